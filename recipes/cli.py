@@ -1,0 +1,70 @@
+"""The command line every recipe shares: check the overrides, let Hydra compose, convert, check, then run.
+
+Bad input ends with one message and exit code 2, before anything heavy starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlcore.config import Config, known_keys, load_config, unknown_key
+from rlcore.errors import ConfigError
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+def check_overrides(arguments: list[str]) -> None:
+    """Refuse override keys the schema does not have, `+key` included, naming the nearest. Raises ConfigError."""
+    known = known_keys(Config)
+    groups = {p.relative_to(CONF).as_posix() for p in CONF.rglob("*") if p.is_dir()}
+    for argument in arguments:
+        if argument.startswith("-") or "=" not in argument and not argument.startswith("~"):
+            continue  # a flag of Hydra's own command line
+        try:
+            override = OverridesParser.create().parse_override(argument)
+        except HydraException as error:
+            raise ConfigError(
+                f"cannot read the override {argument!r}: {str(error).splitlines()[0]}. Values with =, comma, % or non-ASCII text "
+                f"need inner quotes: '{argument.split('=')[0]}=\"...\"'"
+            ) from error
+        key = override.key_or_group
+        if key in groups or key.split("@")[0].lstrip("/") in groups or key.startswith(("hydra.", "hydra/")) or key == "hydra":
+            continue
+        free = any(known.get(".".join(key.split(".")[:i])) for i in range(1, key.count(".") + 2))
+        if key not in known and not free:
+            raise ConfigError(unknown_key(key, known))
+
+
+def run_recipe(name: str, recipe: Callable[[Config], None]) -> None:
+    """Run `recipe` with the configuration the command line asks for. Exits with 2 on bad input."""
+
+    @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
+    def main(composed: DictConfig) -> None:
+        try:
+            values = OmegaConf.to_container(composed, resolve=True)
+            assert isinstance(values, dict)
+            values.pop("recipe", None)
+            recipe(load_config({**values, "recipe_name": name}))
+        except (ConfigError, OmegaConfBaseException) as error:
+            _refuse(error)
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        check_overrides(sys.argv[1:])
+    except ConfigError as error:
+        _refuse(error)
+    main()
+
+
+def _refuse(error: Exception) -> None:
+    print(f"configuration error: {error}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,63 @@
+"""What the recipes share: the start of a run, the queries of an environment, and the evaluation of what is in service."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlcore.checkpoint import make_run_dir
+from rlcore.cluster import check_placement, local_resources, print_plan
+from rlcore.config import Config, check_files
+from rlcore.evaluation import EVALUATION_SEED, Evaluation, evaluate
+from rlcore.metrics import MetricsWriter, console
+from rlcore.runtime import Runtime, config_as_dict
+from rlcore.targets import Target, build
+from rlcore.types import Query
+
+
+def begin(config: Config) -> Path | None:
+    """Check what can be checked and make the run's folder; None after a dry run, which prints what would happen instead."""
+    if config.cluster.address is None:
+        check_placement(config, *local_resources())
+    if config.dry_run:
+        console.print(yaml.safe_dump(config_as_dict(config), sort_keys=False))
+        print_plan(config)
+        return None
+    check_files(config)
+    run_dir = make_run_dir(config)
+    console.print(f"[bold]{config.recipe_name}[/bold]  model {config.model.name}  seed {config.seed}  run folder {run_dir}")
+    print_plan(config)
+    return run_dir
+
+
+def metrics_writer(config: Config, run_dir: Path, wandb_id: str | None = None) -> MetricsWriter:
+    return MetricsWriter(run_dir, config.wandb, config_as_dict(config), wandb_id)
+
+
+def queries(config: Config, split: str) -> list[Query]:
+    """The environment's queries of a split ("train" or "heldout")."""
+    return build(Target(config.env.queries.target, {**config.env.queries.args, "split": split}))
+
+
+def evaluation_queries(config: Config) -> list[Query]:
+    """The held-out queries every evaluation uses: all of them, or a fixed random choice of `evaluate.queries`."""
+    heldout = queries(config, "heldout")
+    count = min(config.evaluate.queries, len(heldout))
+    return [heldout[i] for i in sorted(random.Random(EVALUATION_SEED).sample(range(len(heldout)), count))]
+
+
+async def evaluate_policy(runtime: Runtime, held: list[Query], metrics: MetricsWriter, name: str, step: int) -> Evaluation:
+    """Evaluate what the engines serve, log it under `name` and print one line."""
+    e = runtime.config.evaluate
+    result = await evaluate(runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED), held, runtime.config.env.group_by)
+    metrics.log(result.figures(), name, step)
+    console.print(f"{name}: held-out reward {result.reward:.3f} +- {result.error:.3f} over {len(result.rewards)} queries, {result.unscored} unscored")
+    return result
+
+
+def sampled(values: list[Any], count: int) -> list[Any]:
+    """The first `count`, or all for -1."""
+    return values if count < 0 else values[:count]

@@ -1,0 +1,117 @@
+"""The whole curriculum in one run: teacher trajectories -> SFT -> atomic RL -> a written report, evaluated between stages.
+
+    python -m recipes.curriculum recipe=demo seed=1
+
+One set of engines serves all stages; the learner is started anew for each stage and pushes its weights before the first sample.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from rich.table import Table
+
+from envs.warp.render import unresolved_markers
+from envs.warp.report import Report
+from recipes.atomic_rl import run_rl
+from recipes.cli import run_recipe
+from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer
+from recipes.sft import run_sft
+from recipes.trajectories import build_trajectories
+from rlcore.checkpoint import RunState, write_atomic
+from rlcore.config import Config
+from rlcore.evaluation import EVALUATION_SEED, Evaluation, paired_gain
+from rlcore.metrics import console
+from rlcore.policy import RecordingPolicy
+from rlcore.queries import read_queries
+from rlcore.runtime import Runtime
+from rlcore.sampling import Sampling
+from rlcore.types import Trajectory
+
+STAGES = ("before SFT", "after SFT", "after RL")
+
+
+async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
+    """All stages. Prints the table of held-out results and writes it, and the reports, into the run's folder."""
+    config, algo = runtime.config, runtime.config.algo
+    metrics = metrics_writer(config, run_dir)
+    try:
+        await build_trajectories(runtime)
+        held = evaluation_queries(config)
+        await asyncio.gather(
+            runtime.start_rollouts(), runtime.start_learner(config.model.path, config.sft.optimizer, config.sft.steps, 1.0)
+        )
+        await runtime.connect(held)
+        await runtime.push()
+        results = [await evaluate_policy(runtime, held, metrics, STAGES[0], 0)]
+        tuned = await run_sft(runtime, metrics, run_dir)
+        await runtime.start_learner(str(tuned), algo.optimizer, algo.steps, algo.temperature)
+        await runtime.connect(held)
+        await runtime.push()
+        results.append(await evaluate_policy(runtime, held, metrics, STAGES[1], 0))
+        state = RunState(version=runtime.version)
+        await run_rl(runtime, state, held, metrics, run_dir)
+        results.append(await evaluate_policy(runtime, held, metrics, STAGES[2], state.step))
+        await write_reports(runtime, run_dir)
+    finally:
+        metrics.close()
+    summarise(results, run_dir)
+
+
+async def write_reports(runtime: Runtime, run_dir: Path) -> None:
+    """Whole reports by the trained policy on held-out questions, as Markdown with a reference list."""
+    config = runtime.config
+    everything = read_queries(Path(config.trajectories.world) / "queries.jsonl")
+    environment = Report(runtime.environment.retriever, config.env.args.get("limits"))
+    for query in [q for q in everything if q.data["split"] == "heldout"][: config.evaluate.reports]:
+        trajectory = Trajectory(query, f"report:{query.id}", 0)
+        sampling = Sampling(temperature=config.evaluate.report_temperature, max_tokens=config.evaluate.max_tokens, seed=EVALUATION_SEED)
+        policy = RecordingPolicy(
+            runtime.engines, runtime.renderer, sampling, config.model.max_model_len, trajectory, config.cluster.call_timeout_s
+        )
+        async with asyncio.timeout(config.cluster.trajectory_timeout_s):
+            outcome = await environment.run(query, policy)
+        markdown = outcome.data["report_markdown"]
+        assert not unresolved_markers(markdown), "the renderer wrote a marker without a reference"
+        path = run_dir / "reports" / f"{query.id}.md"
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, markdown)
+        m = outcome.metrics
+        state = "complete" if m["complete"] else "incomplete"
+        console.print(
+            f"report: {path} ({state}; {m['steps']:.0f} actions, {m['sections']:.0f} sections, {m['citations']:.0f} citations, "
+            f"{m['references']:.0f} references, {m['invented']:.0f} invented ones removed)\n"
+        )
+        console.print(markdown, markup=False)
+
+
+def summarise(results: list[Evaluation], run_dir: Path) -> None:
+    """The closing table and `summary.json`: format-valid rate and mean reward per action at each stage, and RL's paired gain."""
+    table = Table(title="held-out: format-valid rate / mean reward")
+    for column in ("action", "n", *STAGES):
+        table.add_column(column, justify="left" if column == "action" else "right")
+    for kind in results[0].by_kind:
+        cells = [f"{r.by_kind[kind].get('valid', float('nan')):.2f} / {r.by_kind[kind]['reward']:.3f}" for r in results]
+        table.add_row(kind, f"{results[0].by_kind[kind]['n']:.0f}", *cells)
+    console.print(table)
+    gain, error = paired_gain(results[1], results[2])
+    console.print(f"gain of RL over SFT: {gain:+.3f}, standard error {error:.3f} (paired, {len(results[1].rewards)} queries), {gain / error:+.1f} SE")
+    summary = {"stages": dict(zip(STAGES, [r.by_kind for r in results], strict=True)), "rl_gain": gain, "rl_gain_se": error}
+    write_atomic(run_dir / "summary.json", json.dumps(summary, indent=2))
+    console.print(f"run folder: {run_dir}")
+
+
+def main(config: Config) -> None:
+    """Run every stage."""
+    run_dir = begin(config)
+    if run_dir is not None:
+        with Runtime(config) as runtime:
+            asyncio.run(run_curriculum(runtime, run_dir))
+
+
+if __name__ == "__main__":
+    run_recipe("curriculum", main)
+
+

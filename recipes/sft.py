@@ -1,0 +1,58 @@
+"""Cold-start SFT on the teacher's actions: DeepSpeed, loss on response tokens only.
+
+    python -m recipes.sft model=smollm2 sft.steps=40
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from recipes.cli import run_recipe
+from recipes.common import begin, metrics_writer, queries
+from rlcore.checkpoint import export_model
+from rlcore.config import Config
+from rlcore.errors import ConfigError
+from rlcore.metrics import MetricsWriter, console
+from rlcore.runtime import Runtime
+from rlcore.sft import Demonstration, fine_tune
+
+
+def demonstrations(config: Config) -> list[Demonstration]:
+    """Train queries whose data holds `messages` and an `output`: the environment's reference answers."""
+    found = [Demonstration(q.data["messages"], q.data["output"]) for q in queries(config, "train") if "output" in q.data]
+    if not found:
+        raise ConfigError(f"env={config.env.name}: its train queries hold no 'messages' and 'output' to learn from")
+    return found
+
+
+async def run_sft(runtime: Runtime, metrics: MetricsWriter, run_dir: Path) -> Path:
+    """Fine-tune the runtime's learner and export it. Returns the Hugging Face folder."""
+    config = runtime.config
+    end_of_turn = runtime.tokenizer.eos_token_id
+    await fine_tune(runtime, demonstrations(config), config.sft, metrics, end_of_turn)
+    export = await export_model(run_dir / "sft", runtime.learners, config.model.path, config.cluster.start_timeout_s)
+    console.print(f"sft: exported to {export}")
+    return export
+
+
+async def _run(runtime: Runtime, run_dir: Path) -> None:
+    config = runtime.config
+    metrics = metrics_writer(config, run_dir)
+    try:
+        await runtime.start_learner(config.model.path, config.sft.optimizer, config.sft.steps, temperature=1.0)
+        await run_sft(runtime, metrics, run_dir)
+    finally:
+        metrics.close()
+
+
+def main(config: Config) -> None:
+    """Fine-tune and export."""
+    run_dir = begin(config)
+    if run_dir is not None:
+        with Runtime(config) as runtime:
+            asyncio.run(_run(runtime, run_dir))
+
+
+if __name__ == "__main__":
+    run_recipe("sft", main)

@@ -1,0 +1,83 @@
+"""Run folders and checkpoints. Everything is written beside its place and renamed into it.
+
+    runs/<id>/config.yaml  metrics.jsonl  trajectories.jsonl  checkpoints/step-000010/{run.json, state/...}  export/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlcore.config import Config
+from rlcore.errors import ConfigError
+
+
+def make_run_dir(config: Config) -> Path:
+    """Create the run's folder with its resolved config. Two runs started in one second get different names."""
+    base = Path(config.run_dir or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.recipe_name}").absolute()
+    folder, attempt = base, 1
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=config.run_dir is not None)
+            break
+        except FileExistsError:
+            attempt += 1
+            folder = base.with_name(f"{base.name}-{attempt}")
+    write_atomic(folder / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False, allow_unicode=True))
+    return folder
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it into it."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+@dataclass
+class RunState:
+    """What the driver must remember: the next step, queries consumed, the weights' version, the W&B run."""
+
+    step: int = 0
+    consumed: int = 0
+    version: int = -1
+    wandb_id: str | None = None
+
+
+async def save_checkpoint(run_dir: Path, learners: list[Any], state: RunState, timeout_s: float) -> Path:
+    """Save learner and driver state together; the folder appears under its name only when it is whole."""
+    final = run_dir / "checkpoints" / f"step-{state.step:06d}"
+    temporary = final.with_name(final.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    async with asyncio.timeout(timeout_s):
+        await asyncio.gather(*(a.save.remote(str(temporary)) for a in learners))
+    write_atomic(temporary / "run.json", json.dumps(asdict(state)))
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    return final
+
+
+async def load_checkpoint(folder: str, learners: list[Any], timeout_s: float) -> RunState:
+    """Restore the learners and return the driver's state. Raises ConfigError when the folder is not a checkpoint."""
+    path = Path(folder) / "run.json"
+    if not path.is_file():
+        raise ConfigError(f"resume={folder!r} is not a checkpoint: there is no {path}")
+    async with asyncio.timeout(timeout_s):
+        await asyncio.gather(*(a.load.remote(str(Path(folder).absolute())) for a in learners))
+    return RunState(**json.loads(path.read_text()))
+
+
+async def export_model(folder: Path, learners: list[Any], tokenizer_from: str, timeout_s: float) -> Path:
+    """A Hugging Face folder of the learner's weights, checked by reloading."""
+    async with asyncio.timeout(timeout_s):
+        await asyncio.gather(*(a.export.remote(str(folder), tokenizer_from) for a in learners))
+    return folder

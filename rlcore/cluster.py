@@ -1,0 +1,171 @@
+"""Ray and placement: what a run needs, what there is, and who computes when.
+
+Everything is counted before an actor is created. Ray itself would wait for ever for a CPU that will never exist.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlcore.config import Config
+from rlcore.errors import ConfigError
+from rlcore.metrics import console
+
+
+@dataclass(frozen=True)
+class Need:
+    """Resources of one kind of actor: Ray's logical CPUs and GPUs for each of `count` actors, and threads it really uses."""
+
+    what: str
+    count: int
+    cpus: float
+    gpus: int
+    threads: int
+
+
+def needs(c: Config) -> list[Need]:
+    """Every actor a run of all stages starts."""
+    k = c.cluster
+    return [
+        Need("rollout engine (vLLM)", k.engines, k.engine_cpus, k.engine_gpus, k.engine_threads),
+        Need("learner rank (DeepSpeed)", k.learner_ranks, k.learner_cpus, k.learner_gpus, k.learner_threads),
+        Need("reward worker", k.reward_workers, k.reward_worker_cpus, 0, 1),
+        *(Need(f"service {name}", 1, s.cpus, 0, 1) for name, s in c.env.services.items()),
+    ]
+
+
+def check_placement(c: Config, have_cpus: float, have_gpus: float) -> None:
+    """Raises ConfigError with a table of need and have when the actors do not all fit."""
+    rows = needs(c)
+    cpus, gpus = sum(n.count * n.cpus for n in rows), sum(n.count * n.gpus for n in rows)
+    if cpus <= have_cpus + 1e-6 and gpus <= have_gpus:
+        return
+    table = "\n".join(f"  {n.what:26} {n.count} x ({n.cpus:g} CPU, {n.gpus} GPU)" for n in rows)
+    short = [f"{name}: need {need:g}, have {have:g}" for name, need, have in [("CPUs", cpus, have_cpus), ("GPUs", gpus, have_gpus)] if need > have]
+    raise ConfigError(
+        f"the cluster is too small: {'; '.join(short)}.\n{table}\n"
+        "lower cluster.engines, cluster.engine_cpus, cluster.learner_ranks or cluster.learner_cpus (and the GPU counts), or add nodes"
+    )
+
+
+def local_resources() -> tuple[float, float]:
+    """CPUs and GPUs of this machine."""
+    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) if Path("/proc/driver/nvidia/gpus").is_dir() else 0
+    return float(os.cpu_count() or 1), float(gpus)
+
+
+def print_plan(c: Config) -> None:
+    """The placement plan: need, have, threads, and whether engine and learner take turns."""
+    for n in needs(c):
+        console.print(f"  {n.what:26} {n.count} x {n.cpus:g} CPU, {n.gpus} GPU, {n.threads} threads")
+    turns = "take turns (max_staleness=0)" if c.algo.max_staleness == 0 else f"compute at the same time (max_staleness={c.algo.max_staleness})"
+    console.print(f"  engine and learner {turns}")
+    for line in memory_estimate(c):
+        console.print(f"  {line}")
+
+
+def memory_estimate(c: Config) -> list[str]:
+    """Rough bytes per actor from the size of the local checkpoint: weights, and for a learner gradients and AdamW's two moments."""
+    from rlcore.model import parameter_bytes
+
+    size = parameter_bytes(c.model.path)
+    if size is None:
+        return [f"memory: unknown until {c.model.path} has been downloaded"]
+    stage = c.deepspeed.get("zero_optimization", {}).get("stage", 0)
+    ranks = c.cluster.learner_ranks
+    parameters = size / (4 if c.model.dtype == "float32" else 2)
+    weights = parameters * (4 if c.model.dtype == "float32" else 2)
+    moments, gradients = parameters * 8 / (ranks if stage >= 1 else 1), parameters * 4 / (ranks if stage >= 2 else 1)
+    learner = weights / (ranks if stage >= 3 else 1) + gradients + moments
+    gib = 2.0**30
+    return [f"memory: engine {weights / gib:.2f} GiB + KV cache {c.cluster.kv_cache_gib} GiB; learner rank {learner / gib:.2f} GiB + activations"]
+
+
+def start_ray(c: Config) -> None:
+    """Start Ray here, or join the configured cluster. Raises ConfigError when the run does not fit."""
+    import ray
+
+    _raise_open_files()
+    if c.cluster.address is None:
+        cpus, gpus = local_resources()
+        check_placement(c, cpus, gpus)
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(num_cpus=int(cpus), include_dashboard=False, logging_level="ERROR", log_to_driver=False, _node_ip_address=_loopback())
+    else:
+        ray.init(address=c.cluster.address, logging_level="ERROR", log_to_driver=False)
+        total = ray.cluster_resources()
+        try:
+            check_placement(c, total.get("CPU", 0.0), total.get("GPU", 0.0))
+        except ConfigError:
+            ray.shutdown()
+            raise
+
+
+def _loopback() -> str | None:
+    """Loopback where this host's name does not resolve to one of its own addresses (laptops, containers); else Ray's choice."""
+    try:
+        socket.create_server((socket.gethostbyname(socket.gethostname()), 0)).close()
+    except OSError:
+        return "127.0.0.1"
+    return None
+
+
+def _raise_open_files() -> None:
+    """Engines, workers and sockets use thousands of descriptors; the soft limit is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Service:
+    """Runs in a Ray actor and hosts one object (such as a search service). Methods are called by name."""
+
+    def __init__(self, target: str, args: dict[str, Any]) -> None:
+        from rlcore.targets import Target, build
+
+        self._object = build(Target(target, args))
+
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await getattr(self._object, method)(*args, **kwargs)
+
+    async def ready(self) -> bool:
+        return True
+
+
+class ServiceProxy:
+    """Looks like the hosted object to an environment: `await proxy.search(...)`. A dead service is an InfrastructureFailure."""
+
+    def __init__(self, name: str, actor: Any, timeout_s: float) -> None:
+        self._name, self._actor, self._timeout_s = name, actor, timeout_s
+
+    def __getattr__(self, method: str) -> Any:
+        import asyncio
+
+        import ray
+
+        from rlcore.errors import InfrastructureFailure
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await self._actor.call.remote(method, args, kwargs)
+            except (ray.exceptions.RayActorError, TimeoutError) as error:
+                raise InfrastructureFailure(f"service {self._name}.{method}: {type(error).__name__}: {error}") from error
+            except ray.exceptions.RayTaskError as error:
+                raise error.as_instanceof_cause() from error
+
+        return call
+
+
+def start_service(name: str, target: str, args: dict[str, Any], cpus: float, timeout_s: float) -> ServiceProxy:
+    """Host an object in an actor of its own and return the proxy an environment is given."""
+    import ray
+
+    actor = ray.remote(num_cpus=cpus, max_concurrency=1024, max_restarts=0)(Service)
+    env = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return ServiceProxy(name, actor.options(runtime_env={"env_vars": env}).remote(target, args), timeout_s)

@@ -1,0 +1,335 @@
+"""Typed configuration. Hydra composes, `load_config` turns the result into these dataclasses, and DictConfig is never seen again.
+
+An unknown key is an error that names the nearest key, also after `+`. Everything that can be known to fail (missing files,
+numbers that do not divide, algorithms without their constant) is refused by `check_config` before anything is started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlcore.advantage import GRPO
+from rlcore.batch import AGGREGATIONS
+from rlcore.errors import ConfigError
+from rlcore.schedule import Schedule
+from rlcore.targets import Target
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A causal language model: a local folder or a hub name. `build_hint` is the command that makes a local one."""
+
+    name: str
+    path: str
+    local: bool
+    dtype: str
+    max_model_len: int
+    trust_remote_code: bool = False
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    build_hint: str = ""
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """What runs where. CPUs are Ray's logical ones (they decide placement); threads are what a process really uses.
+
+    `address` null starts Ray on this machine, otherwise joins that cluster ("auto" finds the running one). With
+    `max_staleness: 0` engine and learner take turns, so both may use all cores; above 0 they compute at the same time.
+    """
+
+    address: str | None
+    engines: int
+    engine_cpus: float
+    engine_gpus: int
+    engine_threads: int
+    max_num_seqs: int
+    kv_cache_gib: int
+    gpu_memory_utilization: float
+    learner_ranks: int
+    learner_cpus: float
+    learner_gpus: int
+    learner_threads: int
+    reward_workers: int
+    reward_worker_cpus: float
+    start_timeout_s: float
+    push_timeout_s: float
+    call_timeout_s: float
+    trajectory_timeout_s: float
+    reward_timeout_s: float
+    step_timeout_s: float
+    parity_tolerance: float
+
+
+@dataclass(frozen=True)
+class ServiceConfig:
+    """An object the environment needs, hosted in a Ray actor of its own, such as the search service."""
+
+    target: str
+    args: dict[str, Any] = field(default_factory=dict)
+    cpus: float = 0.2
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """An environment, its services (passed to it by name), its queries and its reward.
+
+    `queries` is called with split="train" or "heldout" and returns a list of Query.
+    """
+
+    name: str
+    target: str
+    queries: Target
+    reward: Target
+    args: dict[str, Any] = field(default_factory=dict)
+    services: dict[str, ServiceConfig] = field(default_factory=dict)
+    group_by: str | None = None  # field of a query's data whose values get metrics of their own
+    preflight: Target | None = None  # called with no more arguments before anything starts; raises ConfigError
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and its learning-rate schedule."""
+
+    lr: float
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    grad_clip: float = 1.0
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class AlgoConfig:
+    """GRPO and its loop. `tied_groups: drop` leaves groups without signal out of the loss's denominator (and uncomputed)."""
+
+    steps: int
+    queries_per_step: int
+    group_size: int
+    max_staleness: int
+    temperature: float
+    max_tokens: int
+    std: str
+    aggregation: str
+    constant_length: float | None
+    tied_groups: str
+    truncated: str  # keep: train on cut-off replies as they scored; mask: leave them out of the loss
+    clip_low: float
+    clip_high: float
+    dual_clip: float
+    row_tokens: int
+    optimizer: OptimizerConfig
+    max_failed_share: float
+    checkpoint_every: int
+    evaluate_every: int
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    """Supervised fine-tuning on responses. `data` is called with split= and returns conversations (see rlcore/sft.py)."""
+
+    steps: int
+    batch_size: int
+    row_tokens: int
+    aggregation: str
+    optimizer: OptimizerConfig
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Held-out evaluation: how many samples of each kind of query, and how they are sampled."""
+
+    queries: int
+    temperature: float
+    max_tokens: int
+    reports: int = 0  # whole reports that recipes.curriculum writes at the end
+    report_temperature: float = 0.7
+
+
+@dataclass(frozen=True)
+class WandbConfig:
+    """Weights & Biases, through one writer in the driver. `mode`: online, offline or disabled."""
+
+    mode: str
+    project: str
+    entity: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class TrajectoriesConfig:
+    """Reference trajectories of the teacher: how many samples of each action to keep, by split. -1 keeps all.
+
+    `world` is the folder with corpus, index and research queries; `folder` gets the samples.
+    """
+
+    world: str
+    folder: str
+    train: dict[str, int]
+    heldout: dict[str, int]
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run. `run_dir` null makes `runs/<time>-<recipe>`. `replay` is a recorded trajectories.jsonl, for recipes.minimal."""
+
+    recipe_name: str
+    seed: int
+    dry_run: bool
+    run_dir: str | None
+    resume: str | None
+    replay: str | None
+    model: ModelConfig
+    cluster: ClusterConfig
+    env: EnvConfig
+    algo: AlgoConfig
+    sft: SftConfig
+    evaluate: EvaluateConfig
+    trajectories: TrajectoriesConfig
+    deepspeed: dict[str, Any]
+    wandb: WandbConfig
+
+
+def load_config(values: dict[str, Any]) -> Config:
+    """Plain nested values (a resolved Hydra config) -> Config, checked. Raises ConfigError naming field and value."""
+    config = _convert(Config, values, "")
+    check_config(config)
+    return config
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    """`value` as the annotated type `kind`; `where` is the dotted key for messages."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        (kind,) = [a for a in arguments if a is not type(None)]
+        return _convert(kind, value, where)
+    if dataclasses.is_dataclass(kind):
+        return _convert_dataclass(kind, value, where)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} must be a mapping, got {value!r}")
+        return {k: _convert(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
+    if kind is Any:
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ConfigError(f"{where} must be {kind.__name__}, got {value!r}")
+    if kind is float and not math.isfinite(value):
+        raise ConfigError(f"{where} must be finite, got {value!r}")
+    return value
+
+
+def _convert_dataclass(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where or 'the configuration'} must be a mapping, got {value!r}")
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    for key in value:
+        if key not in fields:
+            raise ConfigError(unknown_key(f"{where}.{key}".lstrip("."), known_keys(Config)))
+    missing = [
+        f"{where}.{n}".lstrip(".")
+        for n, f in fields.items()
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and value.get(n, "???") == "???"
+    ]
+    if missing:
+        raise ConfigError(f"missing values: {', '.join(missing)}")
+    return kind(**{k: _convert(hints[k], v, f"{where}.{k}".lstrip(".")) for k, v in value.items() if v != "???"})
+
+
+def known_keys(kind: Any = Config, prefix: str = "") -> dict[str, bool]:
+    """Every dotted key of the schema; True where anything may follow below it (free mappings)."""
+    keys: dict[str, bool] = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        path = f"{prefix}{name}"
+        inner = [a for a in typing.get_args(hint) if a is not type(None)] if typing.get_origin(hint) is types.UnionType else [hint]
+        free = typing.get_origin(inner[0]) is dict or inner[0] is dict
+        keys[path] = free
+        if dataclasses.is_dataclass(inner[0]):
+            keys |= known_keys(inner[0], f"{path}.")
+    return keys
+
+
+def unknown_key(key: str, known: dict[str, bool]) -> str:
+    """The message for a key the schema does not have, with the nearest ones."""
+    leaf = key.rsplit(".", 1)[-1]
+    near = difflib.get_close_matches(key, known, n=2, cutoff=0.6)
+    near += [k for k in known if k.rsplit(".", 1)[-1] in difflib.get_close_matches(leaf, [leaf_of.rsplit(".", 1)[-1] for leaf_of in known], n=2)]
+    near = list(dict.fromkeys(near))[:4]
+    return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+
+
+def check_config(c: Config) -> None:
+    """Refuse what cannot work. Raises ConfigError with the field, its value and values that would work."""
+    for name, value in [
+        ("algo.steps", c.algo.steps), ("algo.queries_per_step", c.algo.queries_per_step), ("cluster.engines", c.cluster.engines),
+        ("cluster.learner_ranks", c.cluster.learner_ranks), ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size),
+        ("algo.max_tokens", c.algo.max_tokens), ("algo.row_tokens", c.algo.row_tokens), ("evaluate.queries", c.evaluate.queries),
+        ("cluster.reward_workers", c.cluster.reward_workers),
+    ]:  # fmt: skip
+        if value < 1:
+            raise ConfigError(f"{name}={value} must be at least 1")
+    if c.algo.group_size < 2:
+        raise ConfigError(f"algo.group_size={c.algo.group_size} must be at least 2: a group of one has no baseline")
+    if c.algo.max_staleness < 0:
+        raise ConfigError(f"algo.max_staleness={c.algo.max_staleness} must be 0 (synchronous) or more")
+    for name, share in [("algo.queries_per_step", c.algo.queries_per_step), ("sft.batch_size", c.sft.batch_size)]:
+        ranks = c.cluster.learner_ranks
+        if share % ranks:
+            low, high = share // ranks * ranks, (share // ranks + 1) * ranks
+            fits = " or ".join(str(v) for v in (low, high) if v)
+            divisors = ", ".join(str(d) for d in range(1, share + 1) if share % d == 0)
+            raise ConfigError(
+                f"{name}={share} is not divisible by cluster.learner_ranks={ranks}; "
+                f"{name}={fits} would work, or cluster.learner_ranks in {{{divisors}}}"
+            )
+    for name, temperature in [("algo.temperature", c.algo.temperature)]:
+        if temperature <= 0:
+            raise ConfigError(f"{name}={temperature} must be above 0: greedy samples carry no information for the policy gradient")
+    for name, aggregation in [("algo.aggregation", c.algo.aggregation), ("sft.aggregation", c.sft.aggregation)]:
+        if aggregation not in AGGREGATIONS:
+            raise ConfigError(f"{name}={aggregation!r} must be one of {', '.join(AGGREGATIONS)}")
+    if c.algo.aggregation == "constant" and not c.algo.constant_length:
+        raise ConfigError("algo.aggregation=constant needs algo.constant_length, the fixed number of tokens to divide by")
+    _one_of("algo.tied_groups", c.algo.tied_groups, ("drop", "keep"))
+    _one_of("algo.truncated", c.algo.truncated, ("keep", "mask"))
+    _one_of("wandb.mode", c.wandb.mode, ("online", "offline", "disabled"))
+    _one_of("model.dtype", c.model.dtype, ("float32", "bfloat16"))
+    for limit, where in [(c.algo.max_tokens, "algo.max_tokens"), (c.evaluate.max_tokens, "evaluate.max_tokens")]:
+        if limit >= c.model.max_model_len:
+            raise ConfigError(f"{where}={limit} leaves no room for a prompt in model.max_model_len={c.model.max_model_len}")
+    GRPO(c.algo.std)
+    for name, optimizer in [("algo", c.algo.optimizer), ("sft", c.sft.optimizer)]:
+        if optimizer.lr <= 0:
+            raise ConfigError(f"{name}.optimizer.lr={optimizer.lr} must be above 0")
+        Schedule(optimizer.schedule, optimizer.warmup_steps, 1)
+
+
+def check_files(c: Config) -> None:
+    """Refuse a model folder that is not there, and whatever the environment's own preflight finds."""
+    from rlcore.targets import build, resolve
+
+    if c.model.local and not (Path(c.model.path) / "config.json").is_file():
+        hint = f"; build it with `{c.model.build_hint}`" if c.model.build_hint else ""
+        raise ConfigError(f"model.path={c.model.path!r} holds no model{hint}")
+    for spec in [c.env.target, c.env.queries.target, c.env.reward.target, *(s.target for s in c.env.services.values())]:
+        resolve(spec)
+    if c.env.preflight is not None:
+        build(c.env.preflight)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}")

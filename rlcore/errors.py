@@ -1,0 +1,19 @@
+"""The few exceptions the framework gives a meaning to."""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """The user's configuration cannot work. Raised before anything heavy starts; the message names field and value."""
+
+
+class DataFailure(Exception):
+    """A rollout cannot be used because of its data (an impossible query, a prompt longer than the model). Counted, not retried."""
+
+
+class InfrastructureFailure(Exception):
+    """A rollout was lost to machinery (an engine, a service, the network). Worth another try elsewhere."""
+
+
+class ParityError(RuntimeError):
+    """After a weight push, an engine's log-probabilities differ from the learner's: sampling must stop."""

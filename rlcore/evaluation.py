@@ -1,0 +1,74 @@
+"""Held-out evaluation: one rollout per query, means with standard errors, by kind of query.
+
+The queries and the seeds of their draws are the same at every evaluation of a run, so stages compare like with like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from rlcore.metrics import mean, standard_error
+from rlcore.rollout import Rollouts
+from rlcore.types import Query, Trajectory
+
+EVALUATION_SEED = 20_260_101  # apart from the training seeds, equal in all runs
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of one evaluation. `rewards` holds the reward of every scored query by its id; `counts` what could not be scored."""
+
+    rewards: dict[str, float]
+    by_kind: dict[str, dict[str, float]]  # kind -> {"reward", "n", and the mean of each environment metric}
+    unscored: int
+
+    @property
+    def reward(self) -> float:
+        return mean(self.rewards.values())
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean reward."""
+        return standard_error(self.rewards.values())
+
+    def figures(self) -> dict[str, float]:
+        """Flat numbers for the metrics writer."""
+        flat = {"reward": self.reward, "reward_se": self.error, "n": float(len(self.rewards)), "unscored": float(self.unscored)}
+        for kind, values in self.by_kind.items():
+            flat |= {f"{kind}/{name}": value for name, value in values.items()}
+        return flat
+
+
+async def evaluate(rollouts: Rollouts, queries: list[Query], group_by: str | None, concurrency: int = 64) -> Evaluation:
+    """Roll out every query once and score it. `group_by` is the field of the query's data that names its kind."""
+    gate = asyncio.Semaphore(concurrency)
+
+    async def one(query: Query) -> Trajectory:
+        async with gate:
+            return await rollouts.run_trajectory(f"eval:{query.id}", query, 0)
+
+    trajectories = await asyncio.gather(*(one(q) for q in queries))
+    kinds: dict[str, list[Trajectory]] = {"all": []}
+    for t in trajectories:
+        if t.usable:
+            kinds["all"].append(t)
+            if group_by is not None:
+                kinds.setdefault(str(t.query.data.get(group_by)), []).append(t)
+    rewards = {t.query.id: t.reward.value for t in kinds["all"] if t.reward is not None and t.reward.value is not None}
+    return Evaluation(rewards, {kind: _means(ts) for kind, ts in sorted(kinds.items())}, len(trajectories) - len(rewards))
+
+
+def _means(trajectories: list[Trajectory]) -> dict[str, float]:
+    result = {"n": float(len(trajectories))}
+    result["reward"] = mean(t.reward.value for t in trajectories if t.reward is not None and t.reward.value is not None)
+    for name in sorted({k for t in trajectories for k in t.outcome.metrics}):
+        result[name] = mean(t.outcome.metrics[name] for t in trajectories if name in t.outcome.metrics)
+    return result
+
+
+def paired_gain(before: Evaluation, after: Evaluation) -> tuple[float, float]:
+    """Mean difference of the rewards on the queries both scored, and the standard error of that mean."""
+    both = sorted(before.rewards.keys() & after.rewards.keys())
+    differences = [after.rewards[q] - before.rewards[q] for q in both]
+    return mean(differences), standard_error(differences)

@@ -1,0 +1,294 @@
+"""The learner: one DeepSpeed engine per rank, each in a Ray actor. It sums weighted token losses; it normalises nothing.
+
+    rows (per rank) --> forward, backward per row --> one optimizer step per window --> weights to the engines
+
+Every rank receives the same number of rows (empty ones fill up), so collectives line up. DeepSpeed averages gradients over
+ranks; the loss is multiplied by the number of ranks to make that a sum, once, in `_backward`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from rlcore.batch import Row
+from rlcore.schedule import Schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerOptions:
+    """What a rank needs to start. `deepspeed` is DeepSpeed's own config, completed by `_deepspeed_config`."""
+
+    model: str
+    dtype: str
+    deepspeed: dict[str, Any]
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float]
+    grad_clip: float
+    schedule: Schedule
+    temperature: float
+    ranks: int
+    seed: int
+    gpus: int = 0
+    threads: int = 1
+    trust_remote_code: bool = False
+    collective_timeout_s: float = 600.0
+
+
+def cpu_environment(threads: int) -> dict[str, str]:
+    """Process environment of a rank on the CPU. glibc otherwise returns big buffers to the kernel after every step."""
+    return {
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "MALLOC_MMAP_THRESHOLD_": "8589934592",
+        "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    }
+
+
+class Learner:
+    """One data-parallel rank. Run it with `ray.remote(Learner)`; methods run one at a time."""
+
+    def __init__(self, options: LearnerOptions, rank: int) -> None:
+        self.options, self.rank = options, rank
+        self._engine: Any = None
+        self._transfer: Any = None
+
+    def address(self) -> tuple[str, int]:
+        """This node's address and a free port on it, for a rendezvous."""
+        return ray.util.get_node_ip_address(), _free_port()
+
+    def start(self, host: str, port: int) -> dict[str, Any]:
+        """Join the training group, load the model, wrap it in DeepSpeed. Returns parameter count and seconds."""
+        began = time.monotonic()
+        o = self.options
+        os.environ.update(
+            MASTER_ADDR=host, MASTER_PORT=str(port), RANK=str(self.rank), LOCAL_RANK="0", WORLD_SIZE=str(o.ranks)
+        )
+        import datetime
+
+        import deepspeed
+        import torch
+
+        from rlcore.model import load_model
+
+        if o.gpus == 0:
+            torch.set_num_threads(o.threads)
+            # DeepSpeed would compile its shared-memory collectives for a minute at every first start; gloo does for a CPU.
+            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        torch.manual_seed(o.seed + self.rank)
+        deepspeed.init_distributed(
+            dist_backend="nccl" if o.gpus else "gloo",
+            timeout=datetime.timedelta(seconds=o.collective_timeout_s),
+            verbose=False,
+        )
+        model = load_model(o.model, o.dtype, o.trust_remote_code)
+        decay = [p for p in model.parameters() if p.ndim > 1]
+        rest = [p for p in model.parameters() if p.ndim <= 1]
+        optimizer = torch.optim.AdamW(
+            [{"params": decay, "weight_decay": o.weight_decay}, {"params": rest, "weight_decay": 0.0}], lr=o.lr, betas=o.betas
+        )
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, o.schedule.factor)
+        self._engine, *_ = deepspeed.initialize(
+            model=model, optimizer=optimizer, lr_scheduler=scheduler, config=_deepspeed_config(o), dist_init_required=False
+        )
+        count = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+        return {"parameters": count, "start_s": time.monotonic() - began}
+
+    def train_step(self, rows: list[Row], loss: Any) -> dict[str, float]:
+        """One optimizer step over this rank's rows. `loss` is a PolicyLoss, or None for SFT.
+
+        Returns sums over this rank's trained tokens (keys ending in `_sum`, and `tokens`), and the step's own figures
+        (`loss`, this rank's share; `grad_norm`; `lr`). A non-finite gradient norm raises FloatingPointError: the run must end
+        before these weights are pushed.
+        """
+        began = time.monotonic()
+        engine = self._engine
+        sums: dict[str, float] = {}
+        for index, row in enumerate(rows):
+            engine.set_gradient_accumulation_boundary(index == len(rows) - 1)
+            value, stats = self._row_loss(row, loss)
+            engine.backward(value * self.options.ranks)
+            for name, x in {"loss": value.detach().item(), **stats}.items():
+                sums[name] = sums.get(name, 0.0) + x
+        lr = engine.get_lr()[0]
+        norm = self._unsharded_norm()
+        if norm is None or math.isfinite(norm):
+            engine.step()
+        if norm is None:
+            norm = float(engine.get_global_grad_norm())
+        if not math.isfinite(norm):
+            raise FloatingPointError(f"gradient norm is {norm}; the weights of this step must not be used")
+        own = {"grad_norm": norm, "lr": lr, "train_s": time.monotonic() - began, "row_tokens": float(sum(len(r) for r in rows))}
+        return sums | own
+
+    def _unsharded_norm(self) -> float | None:
+        """The gradient norm where every rank holds all gradients and DeepSpeed does not report it (ZeRO 0 in fp32); else None."""
+        import torch
+
+        if self._engine.zero_optimization() or self.options.dtype != "float32":
+            return None
+        return float(torch.nn.utils.get_total_norm([p.grad for p in self._engine.module.parameters() if p.grad is not None]))
+
+    def _row_loss(self, row: Row, loss: Any) -> tuple[Any, dict[str, float]]:
+        import torch
+
+        from rlcore.loss import sft_loss, token_logprobs
+
+        if not row.targets:  # an empty row still takes part in every collective, with a gradient of exact zeros
+            return sum(p.sum() for p in self._engine.module.parameters()) * 0.0, {"tokens": 0.0}
+        logprobs, entropy = token_logprobs(self._engine.module, row, self.options.temperature if loss else 1.0)
+        device = logprobs.device
+        weights = torch.tensor(row.weights, device=device)
+        stats = {"tokens": float(len(row.targets)), "entropy_sum": entropy.sum().item()}
+        if loss is None:
+            return sft_loss(logprobs, weights), stats | {"logprob_sum": logprobs.detach().sum().item()}
+        rollout = torch.tensor(row.rollout_logprobs, device=device)
+        value, removed = loss(logprobs, rollout, torch.tensor(row.advantages, device=device), weights)
+        log_ratio = (logprobs - rollout).detach()
+        stats |= {
+            "clipped_sum": removed.float().sum().item(),
+            "abs_log_ratio_sum": log_ratio.abs().sum().item(),
+            "k3_sum": (torch.expm1(log_ratio.clamp(-20, 20)) - log_ratio).sum().item(),
+            "outside_band_sum": (log_ratio.abs() > math.log(1.1)).float().sum().item(),
+        }
+        return value, stats
+
+    def score(self, sequences: list[list[int]]) -> list[list[float]]:
+        """log p of every token but the first of each sequence, at temperature 1, with the current weights."""
+        import torch
+
+        from rlcore.loss import token_logprobs
+
+        results = []
+        self._engine.module.eval()
+        for ids in sequences:
+            n = len(ids)
+            row = Row(ids, list(range(n)), [0] * n, [0] * n, list(range(n - 1)), ids[1:])
+            with torch.no_grad():
+                results.append(token_logprobs(self._engine.module, row, 1.0)[0].tolist())
+        self._engine.module.train()
+        return results
+
+    def tensor_infos(self) -> list[dict[str, Any]]:
+        """What a push sends: every parameter once (a tied head is not sent: it is the embedding), in sending order."""
+        return [
+            {"name": n, "dtype": str(p.dtype).removeprefix("torch."), "shape": list(getattr(p, "ds_shape", p.shape))}
+            for n, p in self._engine.module.named_parameters()
+        ]
+
+    def open_transfer(self, host: str, port: int, world_size: int, timeout_s: float) -> None:
+        """Rank 0: open the broadcast group and wait until every engine worker has joined."""
+        from rlcore.weights import BroadcastGroup
+
+        device = next(self._engine.module.parameters()).device
+        self._transfer = BroadcastGroup(host, port, 0, world_size, device, timeout_s)
+
+    def send_weights(self) -> float:
+        """Every rank: gather sharded parameters; rank 0 broadcasts them. Returns seconds."""
+        from rlcore.weights import TensorInfo, send_buckets
+
+        began = time.monotonic()
+        tensors = self._full_tensors()
+        if self.rank == 0:
+            send_buckets(self._transfer, tensors, [TensorInfo(**i) for i in self.tensor_infos()])
+        for _ in tensors:  # the other ranks join the gathers; rank 0 has none left
+            pass
+        return time.monotonic() - began
+
+    def _full_tensors(self) -> Any:
+        import deepspeed
+
+        for name, parameter in self._engine.module.named_parameters():
+            if hasattr(parameter, "ds_id"):
+                with deepspeed.zero.GatheredParameters([parameter]):
+                    yield name, parameter.data
+            else:
+                yield name, parameter.data
+
+    def save(self, folder: str) -> None:
+        """Every rank: model, optimizer, schedule and RNG into `folder` (the caller renames it into place)."""
+        import torch
+
+        rng = {"python": random.getstate(), "torch": torch.get_rng_state()}
+        self._engine.save_checkpoint(folder, tag="state", client_state={"rng": rng})
+
+    def load(self, folder: str) -> None:
+        """Every rank: the inverse of `save`. Raises RuntimeError when DeepSpeed finds nothing to load."""
+        import torch
+
+        path, client = self._engine.load_checkpoint(folder, tag="state")
+        if path is None:
+            raise RuntimeError(f"DeepSpeed found no checkpoint in {folder}")
+        version, internal, gauss = client["rng"]["python"]
+        random.setstate((version, tuple(internal), gauss))
+        torch.set_rng_state(client["rng"]["torch"])
+
+    def export(self, folder: str, tokenizer_from: str) -> None:
+        """Every rank takes part; rank 0 writes a Hugging Face folder (safetensors, tied head once) and reloads it to check.
+
+        Written beside and renamed. Raises RuntimeError when the reloaded parameters differ from what was sent.
+        """
+        state = {n: t.detach().to("cpu", copy=True) for n, t in self._full_tensors()}
+        if self.rank == 0:
+            _write_export(self._engine.module, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
+
+
+def _write_export(model: Any, state: dict[str, Any], folder: Path, tokenizer_from: str, trust_remote_code: bool) -> None:
+    import torch
+
+    from rlcore.model import load_model, load_tokenizer
+
+    temporary = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    model.save_pretrained(temporary, state_dict=dict(state))
+    load_tokenizer(tokenizer_from, trust_remote_code).save_pretrained(temporary)
+    source = Path(tokenizer_from) / "generation_config.json"
+    if source.is_file():
+        shutil.copy(source, temporary / source.name)
+    reloaded = dict(load_model(str(temporary), str(model.dtype).removeprefix("torch."), trust_remote_code).named_parameters())
+    wrong = [n for n, t in state.items() if n not in reloaded or not torch.equal(reloaded[n].detach(), t)]
+    if wrong or len(reloaded) != len(state):
+        raise RuntimeError(f"export to {folder} does not reload to the same weights: {wrong[:5]} ({len(reloaded)} vs {len(state)} tensors)")
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
+
+
+def _deepspeed_config(o: LearnerOptions) -> dict[str, Any]:
+    """DeepSpeed's config with what the framework owns filled in: batch sizes are formal, rows decide the real ones."""
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": o.grad_clip,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "bf16": {"enabled": o.dtype == "bfloat16"},
+        "steps_per_print": 10**9,
+        **json.loads(json.dumps(o.deepspeed)),
+    }
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("", 0))
+        return s.getsockname()[1]
+
+
+def start_learner_actors(options: LearnerOptions, cpus: float) -> list[Any]:
+    """Create one Ray actor per rank; `start` has to be awaited on all of them together."""
+    env = cpu_environment(options.threads) if options.gpus == 0 else {}
+    make: Callable[..., Any] = ray.remote(num_cpus=cpus, num_gpus=options.gpus, max_restarts=0)(Learner)
+    return [make.options(runtime_env={"env_vars": env}).remote(options, rank) for rank in range(options.ranks)]

@@ -1,0 +1,41 @@
+"""Loading a causal language model and its tokenizer for the learner and the driver."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+
+
+def load_model(path: str, dtype: str, trust_remote_code: bool = False) -> Any:
+    """The model in training precision with SDPA attention, which accepts the block mask of a packed row."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        path, dtype=getattr(torch, dtype), attn_implementation="sdpa", trust_remote_code=trust_remote_code
+    )
+
+
+def end_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
+    """Every id that ends a turn: the tokenizer's EOS and all that the model's generation config declares."""
+    ids = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
+    config = Path(path) / "generation_config.json"
+    if config.is_file():
+        declared = json.loads(config.read_text()).get("eos_token_id")
+        ids |= set(declared) if isinstance(declared, list) else ({declared} if declared is not None else set())
+    if not ids:
+        raise ValueError(f"neither the tokenizer nor the generation config of {path!r} names an end token")
+    return tuple(sorted(ids))
+
+
+def parameter_bytes(path: str) -> int | None:
+    """Bytes of the safetensors files in a local folder, None for a hub name."""
+    files = list(Path(path).glob("*.safetensors"))
+    return sum(f.stat().st_size for f in files) or None

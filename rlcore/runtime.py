@@ -1,0 +1,162 @@
+"""The actors of a run, started together and stopped together: engines, learner ranks, reward pool, services.
+
+    with Runtime(config) as runtime:      # Ray up, placement checked
+        await runtime.start_rollouts()    # engines + services + reward pool
+        await runtime.start_learner(...)  # learner ranks, connected to the engines
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+from rlcore.cluster import start_ray, start_service
+from rlcore.config import Config, OptimizerConfig
+from rlcore.metrics import console
+from rlcore.model import end_token_ids, load_tokenizer
+from rlcore.policy import ChatRenderer
+from rlcore.rollout import Rollouts
+from rlcore.sampling import Sampling
+from rlcore.schedule import Schedule
+from rlcore.targets import Target, build
+from rlcore.types import Query
+
+
+class Runtime:
+    """Owns every process of a run. Leaving the `with` block ends them, also after an error or Ctrl-C."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.version = -1
+        self.engines: Any = None
+        self.rewards: Any = None
+        self.learners: list[Any] = []
+        self.sync: Any = None
+        self.environment: Any = None
+        self.tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
+        self.renderer = ChatRenderer(self.tokenizer, config.model.chat_template_kwargs)
+
+    def __enter__(self) -> Runtime:
+        signal.signal(signal.SIGTERM, _interrupt)
+        start_ray(self.config)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        import ray
+
+        if self.engines is not None and ray.is_initialized():
+            asyncio.run(self.engines.stop(15.0))
+        ray.shutdown()
+
+    async def start_rollouts(self) -> None:
+        """Engines, the environment's services and the reward pool, all at once."""
+        from rlcore.engine import EngineGroup, EngineOptions, start_engine_actors
+        from rlcore.reward_pool import RewardPool
+
+        c, k = self.config, self.config.cluster
+        self.start_environment()
+        options = EngineOptions(
+            model=c.model.path, dtype=c.model.dtype, max_model_len=c.model.max_model_len, max_num_seqs=k.max_num_seqs, seed=c.seed,
+            stop_token_ids=end_token_ids(c.model.path, self.tokenizer), gpus=k.engine_gpus, threads=k.engine_threads,
+            kv_cache_gib=k.kv_cache_gib, gpu_memory_utilization=k.gpu_memory_utilization, trust_remote_code=c.model.trust_remote_code,
+        )  # fmt: skip
+        self.engines = EngineGroup(start_engine_actors(options, k.engines, k.engine_cpus), k.call_timeout_s)
+        self.rewards = RewardPool(c.env.reward, workers=k.reward_workers, timeout_s=k.reward_timeout_s, worker_cpus=k.reward_worker_cpus)
+        await asyncio.gather(self.engines.start(k.start_timeout_s), self.rewards.start(k.start_timeout_s))
+
+    def start_environment(self) -> None:
+        """The environment with its services; enough for a scripted policy that needs no engine."""
+        if self.environment is None:
+            timeout = self.config.cluster.call_timeout_s
+            services = {
+                name: start_service(name, s.target, s.args, s.cpus, timeout) for name, s in self.config.env.services.items()
+            }
+            self.environment = build(Target(self.config.env.target, self.config.env.args), **services)
+
+    async def start_learner(self, model: str, optimizer: OptimizerConfig, steps: int, temperature: float) -> None:
+        """Learner ranks with fresh optimizer state for `model`; earlier ranks are ended. Connects to the engines if there are any."""
+        import ray
+
+        from rlcore.learner import LearnerOptions, start_learner_actors
+
+        for actor in self.learners:
+            ray.kill(actor)
+        c, k = self.config, self.config.cluster
+        options = LearnerOptions(
+            model=model, dtype=c.model.dtype, deepspeed=c.deepspeed, lr=optimizer.lr, weight_decay=optimizer.weight_decay,
+            betas=(optimizer.beta1, optimizer.beta2), grad_clip=optimizer.grad_clip,
+            schedule=Schedule(optimizer.schedule, optimizer.warmup_steps, steps, optimizer.floor), temperature=temperature,
+            ranks=k.learner_ranks, seed=c.seed, gpus=k.learner_gpus, threads=k.learner_threads, trust_remote_code=c.model.trust_remote_code,
+        )  # fmt: skip
+        self.learners = start_learner_actors(options, k.learner_cpus)
+        async with asyncio.timeout(k.start_timeout_s):
+            host, port = await self.learners[0].address.remote()
+            started = await asyncio.gather(*(a.start.remote(host, port) for a in self.learners))
+        console.print(f"learner: {k.learner_ranks} rank(s), {started[0]['parameters']:,} parameters, ready in {started[0]['start_s']:.0f} s")
+
+    async def connect(self, probe_queries: list[Query]) -> None:
+        """Open the weight transfer between learner and engines, probed with the prompts of held-out queries."""
+        from rlcore.weights import WeightSync
+
+        k = self.config.cluster
+        prompts = await self._probe_prompts(probe_queries)
+        self.sync = WeightSync(self.learners, self.engines.actors, max(1, k.engine_gpus), prompts, k.parity_tolerance, k.push_timeout_s)
+        await self.sync.connect()
+
+    async def push(self) -> dict[str, float]:
+        """Put the learner's weights into service as the next version."""
+        result = await self.sync.push(self.version + 1)
+        self.version += 1
+        return result
+
+    def rollouts(self, temperature: float, max_tokens: int, seed: int) -> Rollouts:
+        """The pieces that roll out and score queries under the given sampling."""
+        k = self.config.cluster
+        return Rollouts(
+            environment=self.environment, engine=self.engines, renderer=self.renderer, score=self.rewards.score,
+            sampling=Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed), max_model_len=self.config.model.max_model_len,
+            trajectory_timeout_s=k.trajectory_timeout_s, call_timeout_s=k.call_timeout_s,
+        )  # fmt: skip
+
+    async def _probe_prompts(self, queries: list[Query], count: int = 2, length: int = 96) -> list[list[int]]:
+        """Prompts the environment itself makes of held-out queries, cut to `length` tokens: what is probed is what is sampled."""
+        prompts = []
+        for query in queries[:count]:
+            recorder = _FirstPrompt(self.renderer)
+            try:
+                await self.environment.run(query, recorder)
+            except _Recorded:
+                prompts.append(recorder.ids[:length])
+        return prompts
+
+
+class _Recorded(Exception):
+    """Ends an environment's run as soon as its first prompt is known."""
+
+
+class _FirstPrompt:
+    """A policy that only remembers the first prompt it is asked."""
+
+    def __init__(self, renderer: ChatRenderer) -> None:
+        self._renderer = renderer
+        self.ids: list[int] = []
+
+    async def generate(self, messages: list[Any], **_: Any) -> Any:
+        self.ids = self._renderer.prompt(messages)
+        raise _Recorded
+
+    def conversation(self, messages: list[Any]) -> Any:
+        self.ids = self._renderer.prompt(messages)
+        raise _Recorded
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def config_as_dict(config: Config) -> dict[str, Any]:
+    """The resolved configuration as plain data."""
+    return asdict(config)

@@ -1,0 +1,48 @@
+import pytest
+
+from rlcore.queries import QueryCursor, read_queries
+from rlcore.types import Query
+
+FIVE = [Query(c) for c in "abcde"]
+
+
+def test_every_epoch_is_another_permutation_and_every_draw_has_its_own_id():
+    cursor = QueryCursor(FIVE, seed=3)
+    draws = [cursor.draw() for _ in range(15)]
+    epochs = [[q.id for _, q in draws[i : i + 5]] for i in (0, 5, 10)]
+    assert all(sorted(e) == list("abcde") for e in epochs) and len({tuple(e) for e in epochs}) > 1
+    assert len({occurrence for occurrence, _ in draws}) == 15  # the same question twice is two groups
+
+
+def test_a_resumed_cursor_draws_what_the_uninterrupted_one_would():
+    whole = QueryCursor(FIVE, seed=3)
+    expected = [whole.draw() for _ in range(12)]
+    resumed = QueryCursor(FIVE, seed=3, drawn=7)
+    assert [resumed.draw() for _ in range(5)] == expected[7:]
+
+
+def test_nothing_to_draw_is_refused():
+    with pytest.raises(ValueError, match="no queries"):
+        QueryCursor([], seed=0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('{"id": "a"}\n{oops', ":2: not JSON"),
+        ('{"id": "a"}\n{"id": "a"}', ":2: id 'a' occurs twice"),
+        ('{"question": "x"}', ":1: a query needs a string 'id', got None"),
+        ("[1]", ":1: a query needs a string 'id'"),
+    ],
+)
+def test_bad_files_name_the_line(tmp_path, lines, message):
+    path = tmp_path / "q.jsonl"
+    path.write_text(lines)
+    with pytest.raises(ValueError, match=message):
+        read_queries(path)
+
+
+def test_the_whole_object_is_the_querys_data(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"id": "a", "question": "李明?"}\n')
+    assert read_queries(path) == [Query("a", {"id": "a", "question": "李明?"})]
