@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -52,12 +51,11 @@ def evaluation_queries(config: Config) -> list[Query]:
 async def evaluate_policy(runtime: Runtime, held: list[Query], metrics: MetricsWriter, name: str, step: int) -> Evaluation:
     """Evaluate what the engines serve, log it under `name` and print one line."""
     e = runtime.config.evaluate
-    result = await evaluate(runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED), held, runtime.config.env.group_by)
+    rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
+    k = runtime.config.cluster
+    result = await evaluate(
+        rollouts, held, runtime.config.env.group_by, runtime.config.algo.max_failed_share, concurrency=k.engines * k.max_num_seqs
+    )
     metrics.log(result.figures(), name, step)
     console.print(f"{name}: held-out reward {result.reward:.3f} +- {result.error:.3f} over {len(result.rewards)} queries, {result.unscored} unscored")
     return result
-
-
-def sampled(values: list[Any], count: int) -> list[Any]:
-    """The first `count`, or all for -1."""
-    return values if count < 0 else values[:count]

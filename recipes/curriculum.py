@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import random
 from pathlib import Path
 
 from rich.table import Table
@@ -45,7 +47,8 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
         )
         await runtime.connect(held)
         await runtime.push()
-        results = [await evaluate_policy(runtime, held, metrics, STAGES[0], 0)]
+        baseline = random.Random(EVALUATION_SEED).sample(held, min(config.evaluate.baseline_queries, len(held)))
+        results = [await evaluate_policy(runtime, baseline, metrics, STAGES[0], 0)]
         tuned = await run_sft(runtime, metrics, run_dir)
         await runtime.start_learner(str(tuned), algo.optimizer, algo.steps, algo.temperature)
         await runtime.connect(held)
@@ -89,18 +92,22 @@ async def write_reports(runtime: Runtime, run_dir: Path) -> None:
 
 def summarise(results: list[Evaluation], run_dir: Path) -> None:
     """The closing table and `summary.json`: format-valid rate and mean reward per action at each stage, and RL's paired gain."""
-    table = Table(title="held-out: format-valid rate / mean reward")
-    for column in ("action", "n", *STAGES):
+    table = Table(title="held-out: format-valid rate / mean reward (queries)")
+    for column in ("action", *STAGES):
         table.add_column(column, justify="left" if column == "action" else "right")
-    for kind in results[0].by_kind:
-        cells = [f"{r.by_kind[kind].get('valid', float('nan')):.2f} / {r.by_kind[kind]['reward']:.3f}" for r in results]
-        table.add_row(kind, f"{results[0].by_kind[kind]['n']:.0f}", *cells)
+    for kind in results[-1].by_kind:
+        table.add_row(kind, *(_cell(r.by_kind.get(kind)) for r in results))
     console.print(table)
     gain, error = paired_gain(results[1], results[2])
-    console.print(f"gain of RL over SFT: {gain:+.3f}, standard error {error:.3f} (paired, {len(results[1].rewards)} queries), {gain / error:+.1f} SE")
+    times = f", {gain / error:+.1f} standard errors" if error > 0 else ""
+    console.print(f"gain of RL over SFT: {gain:+.3f} +- {error:.3f} (paired over {len(results[1].rewards)} queries{times})")
     summary = {"stages": dict(zip(STAGES, [r.by_kind for r in results], strict=True)), "rl_gain": gain, "rl_gain_se": error}
     write_atomic(run_dir / "summary.json", json.dumps(summary, indent=2))
     console.print(f"run folder: {run_dir}")
+
+
+def _cell(values: dict[str, float] | None) -> str:
+    return "-" if values is None else f"{values.get('valid', math.nan):.2f} / {values['reward']:.3f} ({values['n']:.0f})"
 
 
 def main(config: Config) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from pathlib import Path
 
 from envs.warp.samples import balance, collect, write_samples
@@ -39,7 +40,8 @@ async def build_trajectories(runtime: Runtime) -> None:
     everything = read_queries(source)
     for split, counts in [("train", t.train), ("heldout", t.heldout)]:
         chosen = [q for q in everything if q.data["split"] == split]
-        samples, problems = await collect(_enough(chosen, counts), retriever, config.env.args.get("limits"), concurrency=t.concurrency)
+        chosen = _enough(chosen, counts)
+        samples, problems = await collect(chosen, retriever, config.env.args.get("limits"), concurrency=t.concurrency)
         for query_id, problem in problems.items():
             console.print(f"[yellow]trajectories: query {query_id} was left out: {problem}[/yellow]")
         available = {action: sum(s["action"] == action for s in samples) for action in counts}
@@ -50,8 +52,10 @@ async def build_trajectories(runtime: Runtime) -> None:
 
 
 def _enough(chosen: list[Query], counts: dict[str, int]) -> list[Query]:
-    """As many queries as the counts can need: every query yields at least one action of each kind."""
-    return chosen if min(counts.values()) < 0 else chosen[: max(counts.values())]
+    """As many queries as the counts can need: a report has one plan, one stop, at least one expansion, three searches and texts."""
+    if min(counts.values()) < 0:
+        return chosen
+    return chosen[: max(math.ceil(n / (3 if action in ("search", "write") else 1)) for action, n in counts.items())]
 
 
 def main(config: Config) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rlcore.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class GRPO:
@@ -23,7 +25,7 @@ class GRPO:
 
     def __post_init__(self) -> None:
         if self.std not in ("sample", "population", "none"):
-            raise ValueError(f"algo.std must be sample, population or none, got {self.std!r}")
+            raise ConfigError(f"algo.std must be sample, population or none, got {self.std!r}")
 
     def __call__(self, rewards_G: list[float]) -> list[float]:
         """One advantage per reward. Fewer than two rewards, or a tie, give zeros. Raises ValueError for a non-finite reward."""

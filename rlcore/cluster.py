@@ -122,6 +122,19 @@ def _raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def cpu_environment(threads: int) -> dict[str, str]:
+    """Environment of a process that computes on the CPU: its threads, and an allocator that keeps its pages.
+
+    glibc otherwise returns every large buffer to the kernel and page-faults it back: an elementwise operation on 6 MB took 8 ms
+    instead of 1 ms on the development machine.
+    """
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "MALLOC_MMAP_THRESHOLD_": "8589934592",
+        "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    }
+
+
 class Service:
     """Runs in a Ray actor and hosts one object (such as a search service). Methods are called by name."""
 

@@ -145,9 +145,13 @@ class SftConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """Held-out evaluation: how many samples of each kind of query, and how they are sampled."""
+    """Held-out evaluation: how many queries, and how they are sampled.
+
+    `baseline_queries` is how many of them recipes.curriculum gives the untrained model, whose replies run to the limit.
+    """
 
     queries: int
+    baseline_queries: int
     temperature: float
     max_tokens: int
     reports: int = 0  # whole reports that recipes.curriculum writes at the end

@@ -17,6 +17,7 @@ from typing import Any
 
 import ray
 
+from rlcore.cluster import cpu_environment
 from rlcore.errors import InfrastructureFailure
 from rlcore.sampling import Generation, Sampling
 
@@ -36,16 +37,11 @@ class EngineOptions:
     kv_cache_gib: int = 1
     gpu_memory_utilization: float = 0.85
     trust_remote_code: bool = False
+    worker_extension: str = "rlcore.weight_receiver.WeightReceiverExtension"
 
 
-def cpu_environment(threads: int) -> dict[str, str]:
-    """Process environment of an engine on the CPU. Unbound threads that sleep when idle: the learner needs the cores then."""
-    return {
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker lives in the engine core's process: one start less
-    }
+# Unbound threads: the learner needs the cores between rollouts. The worker lives in the engine core's process: one start less.
+CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 class Engine:
@@ -80,10 +76,14 @@ class Engine:
             gpu_memory_utilization=0.3 if on_cpu else self.options.gpu_memory_utilization,
             enforce_eager=on_cpu,  # compiling takes longer than a CPU run; on a GPU CUDA graphs pay
             enable_prefix_caching=True,
+            # A seeded request whose prefill is cut into chunks kills vLLM 0.32's CPU worker ("CPU Generator does not use offset").
+            enable_chunked_prefill=not on_cpu,
+            max_num_batched_tokens=max(4096, self.options.max_model_len) if on_cpu else None,
+            block_size=32 if on_cpu else None,  # the CPU default of 128 would share almost no short prompt
             skip_tokenizer_init=True,
             generation_config="vllm",  # the model folder's sampling defaults must not leak into training
             logprobs_mode="processed_logprobs",
-            worker_extension_cls="rlcore.weight_receiver.WeightReceiverExtension",
+            worker_extension_cls=self.options.worker_extension,
             weight_transfer_config={"backend": "rlcore"},
             disable_log_stats=True,
         )
@@ -159,7 +159,7 @@ class Engine:
         return int(text) if text.lstrip("-").isdigit() and self.version >= 0 else -1
 
     async def collective(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of the worker extension in every worker (used by tests to corrupt a tensor)."""
+        """Call a method of the worker extension in every worker process of this engine."""
         return await self._llm.collective_rpc(method, args=args)
 
     async def stop(self) -> None:
@@ -188,8 +188,8 @@ class EngineGroup:
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 return await self.actors[index].generate.remote(prompt_ids, sampling)
-        except ray.exceptions.RayActorError as error:
-            raise InfrastructureFailure(f"engine {index} died: {error}") from error
+        except ray.exceptions.RayError as error:  # a dead actor, or a dead vLLM inside a living one
+            raise InfrastructureFailure(f"engine {index}: {str(error).strip().splitlines()[-1]}") from error
         finally:
             self._in_flight[index] -= 1
 
@@ -207,6 +207,6 @@ class EngineGroup:
 
 def start_engine_actors(options: EngineOptions, count: int, cpus: float) -> list[Any]:
     """Create the Ray actors of `count` engines; `EngineGroup.start` loads them."""
-    env = cpu_environment(options.threads) if options.gpus == 0 else {}
+    env = cpu_environment(options.threads) | CPU_ENVIRONMENT if options.gpus == 0 else {}
     make = ray.remote(num_cpus=cpus, num_gpus=options.gpus, max_concurrency=4096, max_restarts=0)(Engine)
     return [make.options(runtime_env={"env_vars": env}).remote(options) for _ in range(count)]

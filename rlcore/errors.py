@@ -17,3 +17,7 @@ class InfrastructureFailure(Exception):
 
 class ParityError(RuntimeError):
     """After a weight push, an engine's log-probabilities differ from the learner's: sampling must stop."""
+
+
+class RunFailed(RuntimeError):
+    """The run cannot go on: too many rollouts failed, or a step outlived its deadline."""

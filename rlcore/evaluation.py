@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from rlcore.errors import RunFailed
 from rlcore.metrics import mean, standard_error
 from rlcore.rollout import Rollouts
 from rlcore.types import Query, Trajectory
@@ -40,8 +41,11 @@ class Evaluation:
         return flat
 
 
-async def evaluate(rollouts: Rollouts, queries: list[Query], group_by: str | None, concurrency: int = 64) -> Evaluation:
-    """Roll out every query once and score it. `group_by` is the field of the query's data that names its kind."""
+async def evaluate(rollouts: Rollouts, queries: list[Query], group_by: str | None, max_failed_share: float, concurrency: int) -> Evaluation:
+    """Roll out every query once and score it. `group_by` is the field of the query's data that names its kind.
+
+    Raises RunFailed when more than `max_failed_share` of the rollouts failed: what is left would not be the same test.
+    """
     gate = asyncio.Semaphore(concurrency)
 
     async def one(query: Query) -> Trajectory:
@@ -49,6 +53,9 @@ async def evaluate(rollouts: Rollouts, queries: list[Query], group_by: str | Non
             return await rollouts.run_trajectory(f"eval:{query.id}", query, 0)
 
     trajectories = await asyncio.gather(*(one(q) for q in queries))
+    failed = [t.failure for t in trajectories if t.failure is not None]
+    if len(failed) > max_failed_share * len(trajectories):
+        raise RunFailed(f"{len(failed)} of {len(trajectories)} held-out rollouts failed; the first: {failed[0].kind}: {failed[0].message}")
     kinds: dict[str, list[Trajectory]] = {"all": []}
     for t in trajectories:
         if t.usable:

@@ -22,6 +22,7 @@ from typing import Any
 import ray
 
 from rlcore.batch import Row
+from rlcore.cluster import cpu_environment
 from rlcore.schedule import Schedule
 
 
@@ -44,17 +45,6 @@ class LearnerOptions:
     threads: int = 1
     trust_remote_code: bool = False
     collective_timeout_s: float = 600.0
-
-
-def cpu_environment(threads: int) -> dict[str, str]:
-    """Process environment of a rank on the CPU. glibc otherwise returns big buffers to the kernel after every step."""
-    return {
-        "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "MALLOC_MMAP_THRESHOLD_": "8589934592",
-        "MALLOC_TRIM_THRESHOLD_": "17179869184",
-    }
 
 
 class Learner:
@@ -97,8 +87,9 @@ class Learner:
         decay = [p for p in model.parameters() if p.ndim > 1]
         rest = [p for p in model.parameters() if p.ndim <= 1]
         optimizer = torch.optim.AdamW(
-            [{"params": decay, "weight_decay": o.weight_decay}, {"params": rest, "weight_decay": 0.0}], lr=o.lr, betas=o.betas
-        )
+            [{"params": decay, "weight_decay": o.weight_decay}, {"params": rest, "weight_decay": 0.0}],
+            lr=o.lr, betas=o.betas, fused=True,
+        )  # fmt: skip
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, o.schedule.factor)
         self._engine, *_ = deepspeed.initialize(
             model=model, optimizer=optimizer, lr_scheduler=scheduler, config=_deepspeed_config(o), dist_init_required=False
@@ -289,6 +280,6 @@ def _free_port() -> int:
 
 def start_learner_actors(options: LearnerOptions, cpus: float) -> list[Any]:
     """Create one Ray actor per rank; `start` has to be awaited on all of them together."""
-    env = cpu_environment(options.threads) if options.gpus == 0 else {}
+    env = cpu_environment(options.threads) | {"DS_ACCELERATOR": "cpu"} if options.gpus == 0 else {}
     make: Callable[..., Any] = ray.remote(num_cpus=cpus, num_gpus=options.gpus, max_restarts=0)(Learner)
     return [make.options(runtime_env={"env_vars": env}).remote(options, rank) for rank in range(options.ranks)]

@@ -19,6 +19,7 @@ from rlcore.batch import Sample, build_rows, spread_rows, token_weights
 from rlcore.buffer import Buffer, sweep
 from rlcore.checkpoint import RunState, save_checkpoint
 from rlcore.config import AlgoConfig
+from rlcore.errors import RunFailed
 from rlcore.loss import PolicyLoss
 from rlcore.metrics import MetricsWriter, console, mean
 from rlcore.queries import QueryCursor
@@ -27,10 +28,6 @@ from rlcore.runtime import Runtime
 from rlcore.types import Group
 
 T = TypeVar("T")
-
-
-class RunFailed(RuntimeError):
-    """The run cannot go on: too many rollouts failed, or a step outlived its deadline."""
 
 
 async def train(

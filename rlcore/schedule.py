@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rlcore.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -17,7 +19,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in ("constant", "linear", "cosine"):
-            raise ValueError(f"schedule must be constant, linear or cosine, got {self.kind!r}")
+            raise ConfigError(f"schedule must be constant, linear or cosine, got {self.kind!r}")
 
     def factor(self, step: int) -> float:
         """Multiplier of the peak learning rate for the update number `step`, counted from 0."""

@@ -91,15 +91,7 @@ def _got_nothing(layer: torch.nn.Module) -> bool:
 
 
 class WeightReceiverExtension:
-    """Methods added to every vLLM worker; importing the class is what registers the backend."""
-
-    def corrupt_parameter(self, name: str, amount: float) -> str:
-        """Add `amount` to a parameter in place, as a test's stand-in for a broken push. Returns the parameter's name."""
-        model = self.model_runner.get_model()  # type: ignore[attr-defined]
-        with torch.no_grad():
-            parameter = dict(model.named_parameters())[name]
-            parameter.add_(amount)
-        return name
+    """Nothing is added to vLLM's workers; importing this module in them is what registers the backend."""
 
 
 WeightTransferEngineFactory.register_engine("rlcore", RlcoreTransferEngine)

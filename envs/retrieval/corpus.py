@@ -1,0 +1,87 @@
+"""The corpus: one JSON document a line, `{"id", "title", "contents", "url"}`, read strictly.
+
+What an agent may cite is exactly what is in this file. Row order carries no meaning: documents are known by their ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+FIELDS = ("id", "title", "contents", "url")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One passage an agent can read and cite. `score` is its similarity to the query that found it (0.0 outside a search)."""
+
+    id: str
+    title: str
+    contents: str
+    url: str
+    score: float = 0.0
+
+    @property
+    def passage(self) -> str:
+        """The text that is encoded for search."""
+        return f"{self.title}. {self.contents}"
+
+
+def read_corpus(path: str | Path) -> dict[str, Document]:
+    """The documents of a corpus file by id, in file order.
+
+    Raises ValueError naming file and line for anything but `{"id", "title", "contents", "url"}` with non-blank strings, and
+    for an id that was seen before; FileNotFoundError, with the command that makes a corpus, when there is no such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no corpus at {path}; build it with `python -m tools.build_world --out {path.parent}`")
+    documents: dict[str, Document] = {}
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            document = _parse(line, f"{path}, line {number}")
+            if document.id in documents:
+                raise ValueError(f"{path}, line {number}: the id {document.id!r} was used by an earlier line")
+            documents[document.id] = document
+    return documents
+
+
+def _parse(line: str, where: str) -> Document:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not JSON ({error})") from error
+    if not isinstance(row, dict) or set(row) != set(FIELDS):
+        found = sorted(row) if isinstance(row, dict) else type(row).__name__
+        raise ValueError(f"{where}: a document has exactly the keys {list(FIELDS)}, got {found}")
+    for field in FIELDS:
+        if not isinstance(row[field], str) or not row[field].strip():
+            raise ValueError(f"{where}: {field} must be a non-blank string, got {row[field]!r}")
+    return Document(**row)
+
+
+def corpus_sha256(path: str | Path) -> str:
+    """The SHA-256 of the corpus file's bytes, in hex: an index names the corpus it was built from by it."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_corpus(path: str | Path, documents: Iterable[Document]) -> None:
+    """Write documents as a corpus file, atomically."""
+    write_jsonl(path, ({field: getattr(document, field) for field in FIELDS} for document in documents))
+
+
+def write_jsonl(path: str | Path, rows: Iterable[dict]) -> None:
+    """Write one JSON object a line, atomically."""
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it: a reader never sees half of it."""
+    temporary = Path(f"{path}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

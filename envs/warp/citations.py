@@ -1,0 +1,109 @@
+r"""The one citation grammar, `\cite{textid3, textid1}`, and the numbering of passages that its keys refer to.
+
+A key is only ever given out by a `PassageBook`; it is never read from a passage's text, so what a document says cannot make
+a key valid.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+_COMMAND = re.compile(r"[ \t]*\\cite\{([^{}]*)\}")
+
+
+class Document(Protocol):
+    """What the environment needs of a retrieved document (envs.retrieval.corpus.Document has it)."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def contents(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+
+
+def _keys(group: str) -> list[str]:
+    return list(dict.fromkeys(key for part in group.split(",") if (key := part.strip())))
+
+
+def cited_keys(text: str) -> list[str]:
+    """Every cited key once, in order of first citation."""
+    return list(dict.fromkeys(key for m in _COMMAND.finditer(text) for key in _keys(m[1])))
+
+
+def count_citations(text: str) -> int:
+    r"""The number of `\cite` commands."""
+    return text.count("\\cite")
+
+
+def is_malformed(text: str) -> bool:
+    r"""True when a `\cite` does not follow the grammar: no closing brace, no key, another command such as `\citep`."""
+    return "\\cite" in _COMMAND.sub(lambda m: "" if _keys(m[1]) else m[0], text)
+
+
+def map_citations(text: str, replace: Callable[[list[str]], str]) -> str:
+    """The text with every command replaced by `replace(its keys)`. Spaces before a command go with it when nothing is left."""
+
+    def one(match: re.Match[str]) -> str:
+        new = replace(_keys(match[1]))
+        return match[0][: match[0].index("\\")] + new if new else ""
+
+    return _COMMAND.sub(one, text)
+
+
+def drop_citations(text: str) -> str:
+    """The text without any citation."""
+    return map_citations(text, lambda keys: "")
+
+
+def invented_keys(text: str, allowed: Iterable[str]) -> list[str]:
+    """Cited keys that are not allowed, in order of first citation."""
+    allowed = set(allowed)
+    return [key for key in cited_keys(text) if key not in allowed]
+
+
+def keep_citations(text: str, allowed: Iterable[str]) -> str:
+    """The text with every key that is not allowed removed; a command that loses all its keys goes as well."""
+    allowed = set(allowed)
+
+    def kept(keys: list[str]) -> str:
+        left = [key for key in keys if key in allowed]
+        return "\\cite{" + ", ".join(left) + "}" if left else ""
+
+    return map_citations(text, kept)
+
+
+class PassageBook:
+    """The passages of one report by key: "textid1", "textid2", ... in order of first sight, equal texts sharing a key."""
+
+    def __init__(self) -> None:
+        self._key_of_text: dict[str, str] = {}
+        self._documents: dict[str, Document] = {}
+
+    def add(self, document: Document) -> str:
+        """The document's key: a new one unless its stripped text has been seen in this report."""
+        text = document.contents.strip()
+        if text not in self._key_of_text:
+            key = f"textid{len(self._documents) + 1}"
+            self._key_of_text[text], self._documents[key] = key, document
+        return self._key_of_text[text]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._documents
+
+    def __getitem__(self, key: str) -> Document:
+        return self._documents[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """{key: {"doc_id", "title", "url"}} in order of first sight."""
+        return {key: {"doc_id": d.id, "title": d.title, "url": d.url} for key, d in self._documents.items()}

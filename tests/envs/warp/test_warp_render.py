@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from envs.warp.citations import PassageBook
+from envs.warp.outline import Outline, Section
+from envs.warp.render import clean_title, render, unresolved_markers
+
+
+@pytest.fixture
+def book(doc):
+    book = PassageBook()
+    book.add(doc("doc-a", "Title A", "one", "https://example.org/a"))
+    book.add(doc("doc-b", "Title\nB", "two"))
+    book.add(doc("doc-c", "", "three"))
+    return book
+
+
+def _report(*contents):
+    return Outline("Report", [Section(f"S{i}", f"plan {i}", content) for i, content in enumerate(contents, 1)])
+
+
+def test_a_whole_report(book):
+    deep = Section("2.1.1 Deepest", "p", "Third \\cite{textid1}.")
+    below = Section("Section-2.1 Below", "p", "Second \\cite{textid1}.  \n\n\n\nNew paragraph.", [deep])
+    start = Section("Start", "p", "First \\cite{textid3, textid2}.")
+    outline = Outline("1. My report", [start, Section("二、Middle", "p", "Lead.", [below]), Section("End", "What\nis left.")])
+    rendered = render(outline, book)
+    assert rendered.markdown == (
+        "# My report\n\n## 1 Start\n\nFirst [1][2].\n\n## 2 Middle\n\nLead.\n\n### 2.1 Below\n\nSecond [3].\n\nNew paragraph.\n\n"
+        "#### 2.1.1 Deepest\n\nThird [3].\n\n## 3 End\n\n*Not written. Plan: What is left.*\n\n"
+        "## References\n\n- [1] doc-c\n- [2] Title B. doc-b\n- [3] Title A. https://example.org/a\n"
+    )
+    assert rendered.references == ["textid3", "textid2", "textid1"] and rendered.removed == []
+    assert unresolved_markers(rendered.markdown) == []
+
+
+def test_markers_are_sorted_and_unique_within_a_command(book):
+    rendered = render(_report("A \\cite{textid2}. B \\cite{textid1, textid2,textid1}."), book)
+    assert "A [1]. B [1][2]." in rendered.markdown
+
+
+def test_unknown_keys_are_removed_and_counted(book):
+    rendered = render(_report("A \\cite{textid9}. B \\cite{textid1, nonsense}."), book)
+    assert "A. B [1].\n" in rendered.markdown and rendered.removed == ["textid9", "nonsense"]
+
+
+def test_no_citation_no_list(book):
+    assert render(_report("Nothing."), book).markdown == "# Report\n\n## 1 S1\n\nNothing.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "removed"),
+    [
+        ("Known [1] fact \\cite{textid1}.", "Known fact [1].", ["[1]"]),
+        ("Known [2, 3] fact.", "Known fact.", ["[2, 3]"]),
+        ("Nested [[3]7] and [\\cite{x}8] fact.", "Nested and fact.", ["x", "[3]", "[8]", "[7]"]),
+        ("Odd [7\\cite{textid1}] fact \\cite{https://fake.example}.", "Odd [7[1]] fact.", ["https://fake.example"]),
+        ("See [this page](https://fake.example/x).", "See this page.", ["https://fake.example/x"]),
+        ("See [this page](https://example.org/a).", "See this page https://example.org/a.", []),
+        ("See [1](https://fake.example/x) here.", "See  here.", ["https://fake.example/x"]),
+        ("See https://fake.example/x, or https://example.org/a.", "See, or https://example.org/a.", ["https://fake.example/x"]),
+        ("A list [of things] and x[i].", "A list [of things] and x[i].", []),
+        ("See https://example.org/a\\cite{textid1}.", "See https://example.org/a[1].", []),
+        ("<https://example.org/a>", "<https://example.org/a>", []),
+        ("See <https://fake.example/x>.", "See.", ["https://fake.example/x"]),
+        ("As section-1.2 says, and intersection-1.", "As says, and intersection-1.", []),
+        ("It's <b>5 & 6</b>", "It's <b>5 & 6</b>", []),
+    ],
+)
+def test_sources_of_the_models_own_are_removed(book, text, shown, removed):
+    rendered = render(_report(text), book)
+    assert f"\n{shown}\n" in rendered.markdown and rendered.removed == removed
+    assert unresolved_markers(rendered.markdown) == []
+
+
+def test_titles_and_plans_cannot_carry_markers(book):
+    outline = Outline("On [4]", [Section("A \\cite{textid1} [2]", "plan [3] \\cite{textid1}"), Section("[7]", "p", "Text.")])
+    markdown = render(outline, book).markdown
+    assert markdown == "# On\n\n## 1 A\n\n*Not written. Plan: plan*\n\n## 2 Untitled\n\nText.\n"
+
+
+@pytest.mark.parametrize(
+    ("title", "clean"),
+    [
+        ("Section-1 Peru", "Peru"),
+        ("section 2.1: Peru", "Peru"),
+        ("1. Peru", "Peru"),
+        ("2) Peru", "Peru"),
+        ("3.4.2 Peru", "Peru"),
+        ("1. 2.3 Peru", "Peru"),
+        ("## 4. Peru", "Peru"),
+        ("第一章 秘鲁", "秘鲁"),
+        ("（一）秘鲁", "秘鲁"),
+        ("(2) 秘鲁", "秘鲁"),
+        ("一、秘鲁", "秘鲁"),
+        ("第一次世界大战", "第一次世界大战"),
+        ("2020 census", "2020 census"),
+        ("3D printing", "3D printing"),
+        ("5G networks", "5G networks"),
+        ("Sections of society", "Sections of society"),
+        ("1.", "1."),
+        ("  Peru \n and Chad ", "Peru and Chad"),
+    ],
+)
+def test_titles_lose_their_own_numbering(title, clean):
+    assert clean_title(title) == clean
+
+
+@pytest.mark.parametrize(
+    ("markdown", "missing"),
+    [
+        ("# R\n\nA [1].\n\n## References\n\n- [1] A\n", []),
+        ("# R\n\nA [1][3].\n\n## References\n\n- [1] A\n", [3]),
+        ("# R\n\nA [1].\n", [1]),
+        ("# R\n\nA [1].\n\n## References\n\n- [1] \n", [1]),
+        ("# R\n\nA.\n", []),
+    ],
+)
+def test_the_check_finds_markers_that_do_not_resolve(markdown, missing):
+    assert unresolved_markers(markdown) == missing

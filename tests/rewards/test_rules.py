@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from rewards.rules import format_score, language_ok, length, plan_basics, write_basics
+
+
+@pytest.mark.parametrize(
+    ("valid", "has_thought", "score"), [(True, True, 1.0), (True, False, 0.5), (False, True, 0.0), (False, False, 0.0)]
+)
+def test_format(valid: bool, has_thought: bool, score: float) -> None:
+    assert format_score(valid, has_thought) == score
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "ok"),
+    [
+        ("Lima is the capital of Peru.", "en", True),
+        ("", "en", True),
+        ("", "zh", False),
+        ("利马是秘鲁的首都。", "zh", True),  # 8 of 9 characters
+        ("利马是秘鲁的首都。", "en", False),
+        ("利马 Lima", "zh", False),  # 2 of 6
+        ("利马是秘鲁首都 Lima", "zh", True),  # 7 of 11 = 0.636
+        ("利马是首都啊 Lima", "zh", False),  # 6 of 10 = 0.6, which is not above 0.6
+        ("利马是秘鲁的首都 \\cite{textid1, textid22} 2024!", "zh", True),  # citations, digits and signs left out
+        ("a" * 19 + "秘", "en", False),  # 1 of 20 = 0.05, which is not below 0.05
+        ("a" * 20 + "秘", "en", True),  # 1 of 21
+        ("東京は日本の首都です", "ja", True),
+        ("Größe und Fläche", "de", True),
+    ],
+)
+def test_language(text: str, language: str, ok: bool) -> None:
+    assert language_ok(text, language) is ok
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", 0),
+        ("Lima is the capital of Peru.", 6),
+        ("Lima\\cite{textid1} is, by 3,400 km , large \\cite{textid2, textid3}.", 6),  # Lima is, by 3,400 km large
+        ("well-known", 1),
+        ("利马是首都。", 5),
+        ("秘鲁 has 利马", 5),
+        ("서울은 수도다", 2),  # Korean is written with spaces
+        ("# - * .", 0),
+    ],
+)
+def test_length(text: str, words: int) -> None:
+    assert length(text) == words
+
+
+def nodes(count: int, title: str = "Peru", plan: str = "What it is.") -> list[dict[str, str]]:
+    return [{"title": title, "plan": plan}] * count
+
+
+@pytest.mark.parametrize(
+    ("count", "language", "score"),
+    [(1, "en", 0.5), (2, "en", 1.0), (7, "en", 1.0), (8, "en", 0.5), (3, "zh", 0.5), (9, "zh", 0.0), (0, "en", 0.5)],
+)
+def test_plan_basics(count: int, language: str, score: float) -> None:
+    assert plan_basics(nodes(count), language, (2, 7)) == score
+
+
+@pytest.mark.parametrize(
+    ("content", "language", "thirds"),
+    [
+        ("one two three", "en", 3),
+        ("one two", "en", 2),  # too short
+        ("one two three four five six", "en", 2),  # too long
+        ("one two three \\cite{a} \\cite{b, c}", "en", 3),  # two commands, three keys
+        ("one two three \\cite{a} \\cite{b} \\cite{c}", "en", 2),  # three commands
+        ("one two three", "zh", 2),
+        ("one \\cite{a} \\cite{b} \\cite{c}", "zh", 0),
+    ],
+)
+def test_write_basics(content: str, language: str, thirds: int) -> None:
+    assert write_basics(content, language, (3, 5), (0, 2)) == thirds / 3

@@ -1,0 +1,99 @@
+"""Configuration errors: one clear message, before anything is started, naming the field and what would work."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from recipes.cli import CONF, check_overrides
+from rlcore.config import Config, check_files, load_config
+from rlcore.errors import ConfigError
+
+
+def composed(*overrides: str) -> Config:
+    check_overrides(list(overrides))
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        values = OmegaConf.to_container(compose("config", overrides=list(overrides)), resolve=True)
+    values.pop("recipe", None)
+    return load_config({**values, "recipe_name": "test"})
+
+
+@pytest.mark.parametrize("model", ["smollm2", "tiny", "minicpm4_8b", "qwen3_8b"])
+@pytest.mark.parametrize("cluster", ["local", "a100x8"])
+def test_every_model_composes_with_every_cluster(model, cluster):
+    c = composed(f"model={model}", f"cluster={cluster}", "stage=paper" if "8b" in model else "stage=laptop")
+    assert c.model.max_model_len > c.algo.max_tokens
+
+
+def test_the_papers_preset_is_table_7():
+    c = composed("stage=paper", "model=minicpm4_8b", "cluster=a100x8", "deepspeed=zero3")
+    assert (c.sft.optimizer.lr, c.sft.batch_size) == (1.5e-5, 32)
+    assert (c.algo.optimizer.lr, c.algo.queries_per_step, c.algo.group_size, c.algo.steps) == (2.5e-6, 8, 8, 200)
+    assert c.env.args["limits"] == {}  # the paper's limits of WARP
+
+
+@pytest.mark.parametrize("recipe", ["demo", "smoke"])
+def test_the_two_commands_compose(recipe):
+    assert composed(f"recipe={recipe}").env.name == "warp_atomic"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("lrr=1", "unknown key 'lrr'; did you mean algo.optimizer.lr"),
+        ("+lrr=1", "unknown key 'lrr'; did you mean algo.optimizer.lr"),
+        ("++algo.group_sise=4", "did you mean algo.group_size"),
+        ("algo.optimizer.lrr=1", "did you mean algo.optimizer.lr"),
+        ("algo.group_size=1", "algo.group_size=1 must be at least 2"),
+        ("algo.steps=many", "algo.steps must be int, got 'many'"),
+        ("algo.steps=2.5", "algo.steps must be int, got 2.5"),
+        ("algo.temperature=0", "algo.temperature=0.0 must be above 0"),
+        ("algo.temperature=nan", "algo.temperature must be finite"),
+        ("algo.max_staleness=-1", "algo.max_staleness=-1"),
+        ("algo.aggregation=mean", "token_mean, trajectory_mean, constant"),
+        ("algo.aggregation=constant", "algo.constant_length"),
+        ("algo.std=max", "sample, population or none"),
+        ("algo.optimizer.schedule=step", "constant, linear or cosine"),
+        ("algo.optimizer.lr=0", "algo.optimizer.lr=0.0 must be above 0"),
+        ("algo.max_tokens=4096", "no room for a prompt in model.max_model_len=2048"),
+        ("wandb.mode=offlin", "online, offline, disabled"),
+        ("cluster.learner_ranks=3", r"algo.queries_per_step=3 or 6 would work, or cluster.learner_ranks in \{1, 2, 4\}"),
+        ("seed=null", "seed must be int, got None"),
+    ],
+)
+def test_bad_values_name_the_field_and_what_works(override, message):
+    with pytest.raises(ConfigError, match=message):
+        composed(override)
+
+
+def test_free_mappings_take_any_key():
+    c = composed("+deepspeed.zero_optimization.overlap_comm=true", "env.args.limits.max_steps=7")
+    assert c.deepspeed["zero_optimization"]["overlap_comm"] is True and c.env.args["limits"]["max_steps"] == 7
+
+
+def test_small_floats_stay_floats():
+    assert composed("algo.optimizer.lr=1e-6").algo.optimizer.lr == 1e-6
+
+
+def test_a_missing_model_says_how_to_make_it():
+    with pytest.raises(ConfigError, match=r"model.path='nowhere' holds no model; build it with `.*tools.build_models"):
+        check_files(composed("model.path=nowhere"))
+
+
+def test_a_missing_index_says_how_to_make_it(tmp_path, tiny):
+    with pytest.raises(ConfigError, match="tools.build_world"):
+        check_files(composed("model=tiny", f"trajectories.world={tmp_path}/none"))
+
+
+def test_an_index_of_the_wrong_dimension_is_refused_before_it_is_read(tiny):
+    with pytest.raises(ConfigError, match="384.*|.*768"):
+        check_files(composed("model=tiny", "trajectories.world=data/world-small", "env.preflight.args.dimension=768"))
+
+
+def test_an_unknown_environment_target_is_refused():
+    with pytest.raises(ConfigError, match="no_such_module"):
+        check_files(composed("model=tiny", "env=vowels", "env.target=no_such_module.Env"))
+
+
+def test_text_that_hydra_cannot_read_says_how_to_quote_it():
+    with pytest.raises(ConfigError, match="inner quotes"):
+        check_overrides(["run_dir=ckpt/epoch=9-step=8"])

@@ -1,0 +1,118 @@
+"""Sampler = learner: pushes into a live vLLM engine, and what the parity probe does with broken ones."""
+
+import asyncio
+
+import pytest
+
+from rlcore.batch import Row
+from rlcore.errors import ParityError
+from rlcore.loss import PolicyLoss
+from rlcore.sampling import Sampling
+
+pytestmark = pytest.mark.slow
+
+PROMPT = list(range(200, 250))
+
+
+def train_row() -> Row:
+    ids = list(range(500, 520))
+    n = len(ids)
+    return Row(ids, list(range(n)), [0] * n, [0] * n, list(range(n - 1)), ids[1:], [1.0 / n] * (n - 1), [1.0] * (n - 1), [-7.6] * (n - 1))
+
+
+def test_nothing_is_sampled_before_the_first_push(pair, loop):
+    if loop.run(pair.engine.held_version.remote_async() if hasattr(pair.engine.held_version, "remote_async") else _held(pair)) >= 0:
+        pytest.fail("another test pushed first; this one has to run first")
+    with pytest.raises(Exception, match="push before the first sample"):
+        loop.run(pair.group.generate(PROMPT, Sampling(max_tokens=4)))
+
+
+async def _held(pair):
+    return await pair.engine.held_version.remote()
+
+
+def test_after_a_push_both_sides_agree_and_versions_are_stamped(pair, loop):
+    result = loop.run(pair.sync.push(0))
+    assert result["parity"] < 1e-4
+    out = loop.run(pair.group.generate(PROMPT, Sampling(max_tokens=6, seed=1)))
+    assert len(out.token_ids) == len(out.logprobs) == len(out.versions) and set(out.versions) == {0}
+
+
+def test_a_trained_learner_differs_until_it_is_pushed(pair, loop):
+    loop.run(_step(pair))
+    assert loop.run(pair.sync.probe()) > 1e-3
+    assert loop.run(pair.sync.push(1))["parity"] < 1e-4
+    assert loop.run(_held(pair)) == 1
+
+
+async def _step(pair):
+    return await pair.learners[0].train_step.remote([train_row()], PolicyLoss())
+
+
+def test_sampled_logprobs_are_those_of_the_learner_at_the_sampling_temperature(pair, loop):
+    out = loop.run(pair.group.generate(PROMPT, Sampling(temperature=1.0, max_tokens=12, seed=5)))
+    (scores,) = loop.run(_score(pair, [PROMPT + out.token_ids]))
+    assert out.logprobs == pytest.approx(scores[len(PROMPT) - 1 :], abs=1e-4)
+    tempered = loop.run(pair.group.generate(PROMPT, Sampling(temperature=0.5, max_tokens=12, seed=5)))
+    (scores,) = loop.run(_score(pair, [PROMPT + tempered.token_ids]))
+    assert tempered.logprobs != pytest.approx(scores[len(PROMPT) - 1 :], abs=1e-2)  # not the un-tempered ones
+
+
+async def _score(pair, sequences):
+    return await pair.learners[0].score.remote(sequences)
+
+
+def test_the_same_seed_gives_the_same_completion_whatever_else_runs(pair, loop):
+    async def alone_and_in_company():
+        sampling = Sampling(max_tokens=16, seed=11)
+        alone = await pair.group.generate(PROMPT, sampling)
+        company = [pair.group.generate(list(range(i, i + 40)), Sampling(max_tokens=16, seed=i)) for i in range(100, 108)]
+        again, *_ = await asyncio.gather(pair.group.generate(PROMPT, sampling), *company)
+        return alone, again
+
+    alone, again = loop.run(alone_and_in_company())
+    assert alone.token_ids == again.token_ids
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight", "model.norm.weight"])
+def test_one_corrupted_tensor_stops_sampling(pair, loop, name):
+    loop.run(_worker(pair, "corrupt_pushed", name, 0.01))
+    with pytest.raises(ParityError, match="sampling is stopped"):
+        loop.run(pair.sync.push(2))
+    assert loop.run(_never_answers(pair))
+    loop.run(_worker(pair, "corrupt_pushed", name, 0.0))
+    assert loop.run(pair.sync.push(3))["parity"] < 1e-4
+
+
+async def _never_answers(pair) -> bool:
+    """True when a request stays unanswered: the engine is paused."""
+    call = asyncio.ensure_future(pair.group.generate(PROMPT, Sampling(max_tokens=2)))
+    done, _ = await asyncio.wait({call}, timeout=2.0)
+    call.cancel()
+    return not done
+
+
+async def _worker(pair, method, *args):
+    return await pair.engine.collective.remote(method, *args)
+
+
+def test_a_tied_head_that_keeps_its_old_weights_stops_sampling(pair, loop):
+    loop.run(_step(pair))  # otherwise old and new head are equal
+    loop.run(_worker(pair, "keep_stale_head", True))
+    with pytest.raises(ParityError, match="sampling is stopped"):
+        loop.run(pair.sync.push(4))
+    loop.run(_worker(pair, "keep_stale_head", False))
+    assert loop.run(pair.sync.push(5))["parity"] < 1e-4
+
+
+def test_requests_in_flight_survive_a_push_and_say_which_tokens_are_whose(pair, loop):
+    async def main():
+        calls = [asyncio.ensure_future(pair.group.generate(PROMPT, Sampling(max_tokens=200, seed=s))) for s in range(8)]
+        await asyncio.sleep(0.5)
+        await pair.sync.push(6)
+        return await asyncio.gather(*calls)
+
+    outs = loop.run(main())
+    assert all(o.finish_reason in ("stop", "length") for o in outs)
+    mixed = [o for o in outs if len(set(o.versions)) == 2]
+    assert mixed and all(o.versions == sorted(o.versions) and set(o.versions) == {5, 6} for o in mixed)
