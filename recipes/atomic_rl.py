@@ -1,7 +1,7 @@
 """Atomic skill RL: GRPO on single actions (or on whatever environment `env=` names).
 
-    python -m recipes.atomic_rl model=smollm2 algo.group_size=8
-    python -m recipes.atomic_rl env=vowels model=tiny
+python -m recipes.atomic_rl model=smollm2 algo.group_size=8
+python -m recipes.atomic_rl env=vowels model=tiny
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recipes.cli import run_recipe
 from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer, queries
-from rlcore.checkpoint import RunState, export_model, load_checkpoint, save_checkpoint
+from rlcore.checkpoint import RunState, export_model, load_checkpoint, read_state, save_checkpoint
 from rlcore.config import Config
 from rlcore.loop import train
 from rlcore.metrics import MetricsWriter, console
@@ -23,7 +23,7 @@ from rlcore.types import Query
 async def run_rl(runtime: Runtime, state: RunState, held: list[Query], metrics: MetricsWriter, run_dir: Path) -> Path:
     """Train the runtime's learner, already in service on the engines; checkpoint and export at the end."""
     config = runtime.config
-    cursor = QueryCursor(queries(config, "train"), config.seed, drawn=state.consumed)
+    cursor = QueryCursor(queries(config, "train"), config.seed, drawn=state.drawn)
 
     async def evaluate_at(step: int) -> None:
         await evaluate_policy(runtime, held, metrics, "heldout", step)
@@ -36,17 +36,16 @@ async def run_rl(runtime: Runtime, state: RunState, held: list[Query], metrics: 
     return export
 
 
-async def _run(runtime: Runtime, run_dir: Path) -> None:
+async def _run(runtime: Runtime, state: RunState, run_dir: Path) -> None:
     config, algo = runtime.config, runtime.config.algo
     held = evaluation_queries(config)
     await asyncio.gather(
         runtime.start_rollouts(), runtime.start_learner(config.model.path, algo.optimizer, algo.steps, algo.temperature)
     )
-    state = RunState()
     if config.resume is not None:
-        state = await load_checkpoint(config.resume, runtime.learners, config.cluster.start_timeout_s)
+        await load_checkpoint(config.resume, runtime.learners, config.cluster.start_timeout_s)
         runtime.version = state.version - 1  # the push below puts the restored weights into service under their own version
-        console.print(f"resumed: step {state.step}, {state.consumed} queries consumed, version {state.version}, optimizer yes, RNG yes")
+        console.print(f"resumed: step {state.step}, {state.drawn} queries drawn, version {state.version}; with optimizer and RNG")
     await runtime.connect(held)
     await runtime.push()
     metrics = metrics_writer(config, run_dir, state.wandb_id)
@@ -59,10 +58,11 @@ async def _run(runtime: Runtime, run_dir: Path) -> None:
 
 def main(config: Config) -> None:
     """Train from `model`, or from a checkpoint with `resume`."""
+    state = read_state(config.resume) if config.resume is not None else RunState()
     run_dir = begin(config)
     if run_dir is not None:
         with Runtime(config) as runtime:
-            asyncio.run(_run(runtime, run_dir))
+            asyncio.run(_run(runtime, state, run_dir))
 
 
 if __name__ == "__main__":

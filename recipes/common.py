@@ -57,5 +57,6 @@ async def evaluate_policy(runtime: Runtime, held: list[Query], metrics: MetricsW
         rollouts, held, runtime.config.env.group_by, runtime.config.algo.max_failed_share, concurrency=k.engines * k.max_num_seqs
     )
     metrics.log(result.figures(), name, step)
-    console.print(f"{name}: held-out reward {result.reward:.3f} +- {result.error:.3f} over {len(result.rewards)} queries, {result.unscored} unscored")
+    over = f"over {len(result.rewards)} queries, {result.unscored} unscored"
+    console.print(f"{name}: held-out reward {result.reward:.3f} +- {result.error:.3f} {over}")
     return result

@@ -70,7 +70,9 @@ async def write_reports(runtime: Runtime, run_dir: Path) -> None:
     environment = Report(runtime.environment.retriever, config.env.args.get("limits"))
     for query in [q for q in everything if q.data["split"] == "heldout"][: config.evaluate.reports]:
         trajectory = Trajectory(query, f"report:{query.id}", 0)
-        sampling = Sampling(temperature=config.evaluate.report_temperature, max_tokens=config.evaluate.max_tokens, seed=EVALUATION_SEED)
+        sampling = Sampling(
+            temperature=config.evaluate.report_temperature, max_tokens=config.evaluate.max_tokens, seed=EVALUATION_SEED
+        )
         policy = RecordingPolicy(
             runtime.engines, runtime.renderer, sampling, config.model.max_model_len, trajectory, config.cluster.call_timeout_s
         )
@@ -120,5 +122,3 @@ def main(config: Config) -> None:
 
 if __name__ == "__main__":
     run_recipe("curriculum", main)
-
-

@@ -11,6 +11,7 @@ It covers `aggregation` token_mean and trajectory_mean, and `std` sample.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import json
 import statistics
@@ -29,7 +30,7 @@ from rlcore.policy import ChatRenderer
 from rlcore.queries import QueryCursor
 from rlcore.rollout import Rollouts
 from rlcore.sampling import Generation, Sampling
-from rlcore.targets import Target, build
+from rlcore.targets import Target, build, make_reward
 from rlcore.types import Sequence, Trajectory
 
 
@@ -97,7 +98,9 @@ def sequence_loss(model: Any, sequence: Sequence, advantage: float, weight: floa
     return -weight * surrogate.sum()
 
 
-def train_step(model: Any, optimizer: torch.optim.Optimizer, groups: list[list[Trajectory]], algo: AlgoConfig) -> dict[str, float]:
+def train_step(
+    model: Any, optimizer: torch.optim.Optimizer, groups: list[list[Trajectory]], algo: AlgoConfig
+) -> dict[str, float]:
     """One optimizer step. Groups without signal are left out; sequences of a trajectory share its vote."""
     work: list[tuple[Trajectory, float]] = []
     for group in groups:
@@ -127,7 +130,9 @@ def main(config: Config) -> None:
     """Train `algo.steps` steps, or as many as the replayed file holds."""
     algo = config.algo
     if algo.aggregation == "constant" or algo.std != "sample" or algo.truncated != "keep" or algo.tied_groups != "drop":
-        raise ConfigError("recipes.minimal has aggregation token_mean or trajectory_mean, std=sample, truncated=keep, tied_groups=drop")
+        raise ConfigError(
+            "recipes.minimal has aggregation token_mean or trajectory_mean, std=sample, truncated=keep, tied_groups=drop"
+        )
     run_dir = begin(config)
     if run_dir is None:
         return
@@ -157,16 +162,22 @@ def main(config: Config) -> None:
 
 def _rollouts(config: Config, engine: TorchEngine, renderer: ChatRenderer) -> Rollouts:
     services = {name: build(Target(s.target, s.args)) for name, s in config.env.services.items()}
-    reward = build(config.env.reward) if isinstance(_resolve(config.env.reward), type) else _resolve(config.env.reward)
+    reward = make_reward(config.env.reward)
 
     async def score(trajectory: Trajectory) -> Any:
-        return reward(trajectory)
+        result = reward(trajectory)
+        return await result if inspect.isawaitable(result) else result
 
     return Rollouts(
-        environment=build(Target(config.env.target, config.env.args), **services), engine=engine, renderer=renderer, score=score,
-        sampling=Sampling(config.algo.temperature, 1.0, config.algo.max_tokens, config.seed), max_model_len=config.model.max_model_len,
-        trajectory_timeout_s=config.cluster.trajectory_timeout_s, call_timeout_s=config.cluster.call_timeout_s,
-    )  # fmt: skip
+        environment=build(Target(config.env.target, config.env.args), **services),
+        engine=engine,
+        renderer=renderer,
+        score=score,
+        sampling=Sampling(config.algo.temperature, 1.0, config.algo.max_tokens, config.seed),
+        max_model_len=config.model.max_model_len,
+        trajectory_timeout_s=config.cluster.trajectory_timeout_s,
+        call_timeout_s=config.cluster.call_timeout_s,
+    )
 
 
 if __name__ == "__main__":

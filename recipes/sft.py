@@ -1,6 +1,6 @@
 """Cold-start SFT on the teacher's actions: DeepSpeed, loss on response tokens only.
 
-    python -m recipes.sft model=smollm2 sft.steps=40
+python -m recipes.sft model=smollm2 sft.steps=40
 """
 
 from __future__ import annotations

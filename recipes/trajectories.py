@@ -1,6 +1,6 @@
 """Teacher trajectories: the scripted teacher plays every query of the world; its actions become samples with references.
 
-    python -m recipes.trajectories            # writes <trajectories.folder>/{train,heldout}.jsonl
+python -m recipes.trajectories            # writes <trajectories.folder>/{train,heldout}.jsonl
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ async def build_trajectories(runtime: Runtime) -> None:
     t = config.trajectories
     folder, source = Path(t.folder), Path(t.world) / "queries.jsonl"
     if not source.is_file():
-        raise ConfigError(f"trajectories.world={t.world!r} has no queries.jsonl; build it with `python -m tools.build_world --out {t.world}`")
+        raise ConfigError(
+            f"trajectories.world={t.world!r} has no queries.jsonl; build it with `python -m tools.build_world --out {t.world}`"
+        )
     key = [hashlib.sha256(source.read_bytes()).hexdigest(), config.env.args, t.train, t.heldout]
     stamp = folder / "build.json"
     if stamp.is_file() and json.loads(stamp.read_text()) == key:
@@ -52,7 +54,7 @@ async def build_trajectories(runtime: Runtime) -> None:
 
 
 def _enough(chosen: list[Query], counts: dict[str, int]) -> list[Query]:
-    """As many queries as the counts can need: a report has one plan, one stop, at least one expansion, three searches and texts."""
+    """As many queries as the counts can need: a report has one plan, one stop, an expansion, three searches and texts."""
     if min(counts.values()) < 0:
         return chosen
     return chosen[: max(math.ceil(n / (3 if action in ("search", "write") else 1)) for action, n in counts.items())]

@@ -15,7 +15,8 @@ from rlcore.errors import ConfigError
 class GRPO:
     """Group-relative advantages (DeepSeekMath, arXiv 2402.03300): A_i = (R_i - mean(R)) / std(R).
 
-    `std` is "sample" (divide by n-1, as torch.std), "population" (by n) or "none" (Dr. GRPO, arXiv 2503.20783: A_i = R_i - mean(R)).
+    `std` is "sample" (divide by n-1, as torch.std), "population" (by n) or "none" (Dr. GRPO, arXiv 2503.20783:
+    A_i = R_i - mean(R)).
     A group whose rewards spread by no more than `tie_tolerance` gets exact zeros, decided on the raw rewards: an epsilon in
     the denominator would turn rounding noise into signal.
     """

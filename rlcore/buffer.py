@@ -66,5 +66,6 @@ def sweep(groups: list[Group], version: int, max_staleness: int) -> None:
     for group in groups:
         oldest = group.oldest_version
         assert oldest is None or version - oldest <= max_staleness, (
-            f"group {group.id} holds tokens of version {oldest}, {version - oldest} behind version {version}; limit {max_staleness}"
+            f"group {group.id} holds tokens of version {oldest}, {version - oldest} behind version {version}, limit "
+            f"{max_staleness}"
         )

@@ -1,6 +1,6 @@
 """Run folders and checkpoints. Everything is written beside its place and renamed into it.
 
-    runs/<id>/config.yaml  metrics.jsonl  trajectories.jsonl  checkpoints/step-000010/{run.json, state/...}  export/
+runs/<id>/config.yaml  metrics.jsonl  trajectories.jsonl  checkpoints/step-000010/{run.json, state/...}  export/
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ def write_atomic(path: Path, text: str) -> None:
 
 @dataclass
 class RunState:
-    """What the driver must remember: the next step, queries consumed, the weights' version, the W&B run."""
+    """What the driver must remember: the next step, how far the queries were drawn, the weights' version, the W&B run.
+
+    `drawn` counts up to the last query that was trained on; what was in flight is drawn again, with the current weights.
+    """
 
     step: int = 0
-    consumed: int = 0
+    drawn: int = 0
     version: int = -1
     wandb_id: str | None = None
 
@@ -66,14 +69,19 @@ async def save_checkpoint(run_dir: Path, learners: list[Any], state: RunState, t
     return final
 
 
-async def load_checkpoint(folder: str, learners: list[Any], timeout_s: float) -> RunState:
-    """Restore the learners and return the driver's state. Raises ConfigError when the folder is not a checkpoint."""
+def read_state(folder: str) -> RunState:
+    """The driver's state of a checkpoint. Raises ConfigError when the folder is not one."""
     path = Path(folder) / "run.json"
     if not path.is_file():
         raise ConfigError(f"resume={folder!r} is not a checkpoint: there is no {path}")
-    async with asyncio.timeout(timeout_s):
-        await asyncio.gather(*(a.load.remote(str(Path(folder).absolute())) for a in learners))
     return RunState(**json.loads(path.read_text()))
+
+
+async def load_checkpoint(folder: str, learners: list[Any], timeout_s: float) -> None:
+    """Restore model, optimizer, schedule and RNG of every learner rank."""
+    source = os.path.abspath(folder)  # noqa: ASYNC240 - workers have another working directory; nothing is read here
+    async with asyncio.timeout(timeout_s):
+        await asyncio.gather(*(a.load.remote(source) for a in learners))
 
 
 async def export_model(folder: Path, learners: list[Any], tokenizer_from: str, timeout_s: float) -> Path:

@@ -46,10 +46,14 @@ def check_placement(c: Config, have_cpus: float, have_gpus: float) -> None:
     if cpus <= have_cpus + 1e-6 and gpus <= have_gpus:
         return
     table = "\n".join(f"  {n.what:26} {n.count} x ({n.cpus:g} CPU, {n.gpus} GPU)" for n in rows)
-    short = [f"{name}: need {need:g}, have {have:g}" for name, need, have in [("CPUs", cpus, have_cpus), ("GPUs", gpus, have_gpus)] if need > have]
+    short = [
+        f"{name}: need {need:g}, have {have:g}"
+        for name, need, have in [("CPUs", cpus, have_cpus), ("GPUs", gpus, have_gpus)]
+        if need > have
+    ]
     raise ConfigError(
         f"the cluster is too small: {'; '.join(short)}.\n{table}\n"
-        "lower cluster.engines, cluster.engine_cpus, cluster.learner_ranks or cluster.learner_cpus (and the GPU counts), or add nodes"
+        "lower cluster.engines, cluster.engine_cpus, cluster.learner_ranks or cluster.learner_cpus, or add nodes"
     )
 
 
@@ -63,14 +67,18 @@ def print_plan(c: Config) -> None:
     """The placement plan: need, have, threads, and whether engine and learner take turns."""
     for n in needs(c):
         console.print(f"  {n.what:26} {n.count} x {n.cpus:g} CPU, {n.gpus} GPU, {n.threads} threads")
-    turns = "take turns (max_staleness=0)" if c.algo.max_staleness == 0 else f"compute at the same time (max_staleness={c.algo.max_staleness})"
+    turns = (
+        "take turns (max_staleness=0)"
+        if c.algo.max_staleness == 0
+        else f"compute at the same time (max_staleness={c.algo.max_staleness})"
+    )
     console.print(f"  engine and learner {turns}")
     for line in memory_estimate(c):
         console.print(f"  {line}")
 
 
 def memory_estimate(c: Config) -> list[str]:
-    """Rough bytes per actor from the size of the local checkpoint: weights, and for a learner gradients and AdamW's two moments."""
+    """Rough bytes per actor, from the size of the local checkpoint; a learner also holds gradients and AdamW's two moments."""
     from rlcore.model import parameter_bytes
 
     size = parameter_bytes(c.model.path)
@@ -83,7 +91,10 @@ def memory_estimate(c: Config) -> list[str]:
     moments, gradients = parameters * 8 / (ranks if stage >= 1 else 1), parameters * 4 / (ranks if stage >= 2 else 1)
     learner = weights / (ranks if stage >= 3 else 1) + gradients + moments
     gib = 2.0**30
-    return [f"memory: engine {weights / gib:.2f} GiB + KV cache {c.cluster.kv_cache_gib} GiB; learner rank {learner / gib:.2f} GiB + activations"]
+    return [
+        f"memory: engine {weights / gib:.2f} GiB + KV cache {c.cluster.kv_cache_gib} GiB; "
+        f"learner rank {learner / gib:.2f} GiB + activations"
+    ]
 
 
 def start_ray(c: Config) -> None:
@@ -95,7 +106,9 @@ def start_ray(c: Config) -> None:
         cpus, gpus = local_resources()
         check_placement(c, cpus, gpus)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(num_cpus=int(cpus), include_dashboard=False, logging_level="ERROR", log_to_driver=False, _node_ip_address=_loopback())
+        ray.init(
+            num_cpus=int(cpus), include_dashboard=False, logging_level="ERROR", log_to_driver=False, _node_ip_address=_loopback()
+        )
     else:
         ray.init(address=c.cluster.address, logging_level="ERROR", log_to_driver=False)
         total = ray.cluster_resources()

@@ -258,7 +258,9 @@ def known_keys(kind: Any = Config, prefix: str = "") -> dict[str, bool]:
     keys: dict[str, bool] = {}
     for name, hint in typing.get_type_hints(kind).items():
         path = f"{prefix}{name}"
-        inner = [a for a in typing.get_args(hint) if a is not type(None)] if typing.get_origin(hint) is types.UnionType else [hint]
+        inner = (
+            [a for a in typing.get_args(hint) if a is not type(None)] if typing.get_origin(hint) is types.UnionType else [hint]
+        )
         free = typing.get_origin(inner[0]) is dict or inner[0] is dict
         keys[path] = free
         if dataclasses.is_dataclass(inner[0]):
@@ -270,7 +272,11 @@ def unknown_key(key: str, known: dict[str, bool]) -> str:
     """The message for a key the schema does not have, with the nearest ones."""
     leaf = key.rsplit(".", 1)[-1]
     near = difflib.get_close_matches(key, known, n=2, cutoff=0.6)
-    near += [k for k in known if k.rsplit(".", 1)[-1] in difflib.get_close_matches(leaf, [leaf_of.rsplit(".", 1)[-1] for leaf_of in known], n=2)]
+    near += [
+        k
+        for k in known
+        if k.rsplit(".", 1)[-1] in difflib.get_close_matches(leaf, [leaf_of.rsplit(".", 1)[-1] for leaf_of in known], n=2)
+    ]
     near = list(dict.fromkeys(near))[:4]
     return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
@@ -301,7 +307,9 @@ def check_config(c: Config) -> None:
             )
     for name, temperature in [("algo.temperature", c.algo.temperature)]:
         if temperature <= 0:
-            raise ConfigError(f"{name}={temperature} must be above 0: greedy samples carry no information for the policy gradient")
+            raise ConfigError(
+                f"{name}={temperature} must be above 0: greedy samples carry no information for the policy gradient"
+            )
     for name, aggregation in [("algo.aggregation", c.algo.aggregation), ("sft.aggregation", c.sft.aggregation)]:
         if aggregation not in AGGREGATIONS:
             raise ConfigError(f"{name}={aggregation!r} must be one of {', '.join(AGGREGATIONS)}")

@@ -76,7 +76,7 @@ class Engine:
             gpu_memory_utilization=0.3 if on_cpu else self.options.gpu_memory_utilization,
             enforce_eager=on_cpu,  # compiling takes longer than a CPU run; on a GPU CUDA graphs pay
             enable_prefix_caching=True,
-            # A seeded request whose prefill is cut into chunks kills vLLM 0.32's CPU worker ("CPU Generator does not use offset").
+            # A seeded request whose prefill is cut into chunks kills vLLM 0.32's CPU worker: its generator has no offset.
             enable_chunked_prefill=not on_cpu,
             max_num_batched_tokens=max(4096, self.options.max_model_len) if on_cpu else None,
             block_size=32 if on_cpu else None,  # the CPU default of 128 would share almost no short prompt
@@ -91,7 +91,7 @@ class Engine:
         return {"import_s": imported - began, "start_s": time.monotonic() - imported}
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling) -> Generation:
-        """One completion. Raises RuntimeError before the first weight push: the engine's own copy of the model is not the policy."""
+        """One completion. Raises RuntimeError before the first weight push: what was loaded from disk is not the policy."""
         if self.version < 0:
             raise RuntimeError("the engine holds no pushed weights yet; push before the first sample")
         return await self._generate(prompt_ids, sampling, prompt_logprobs=None)

@@ -8,7 +8,7 @@ class ConfigError(ValueError):
 
 
 class DataFailure(Exception):
-    """A rollout cannot be used because of its data (an impossible query, a prompt longer than the model). Counted, not retried."""
+    """A rollout cannot be used because of its data (an impossible query, a prompt too long). Counted, not retried."""
 
 
 class InfrastructureFailure(Exception):

@@ -18,7 +18,7 @@ EVALUATION_SEED = 20_260_101  # apart from the training seeds, equal in all runs
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of one evaluation. `rewards` holds the reward of every scored query by its id; `counts` what could not be scored."""
+    """Results of one evaluation. `rewards` holds the reward of every scored query by its id."""
 
     rewards: dict[str, float]
     by_kind: dict[str, dict[str, float]]  # kind -> {"reward", "n", and the mean of each environment metric}
@@ -41,7 +41,9 @@ class Evaluation:
         return flat
 
 
-async def evaluate(rollouts: Rollouts, queries: list[Query], group_by: str | None, max_failed_share: float, concurrency: int) -> Evaluation:
+async def evaluate(
+    rollouts: Rollouts, queries: list[Query], group_by: str | None, max_failed_share: float, concurrency: int
+) -> Evaluation:
     """Roll out every query once and score it. `group_by` is the field of the query's data that names its kind.
 
     Raises RunFailed when more than `max_failed_share` of the rollouts failed: what is left would not be the same test.
@@ -55,7 +57,9 @@ async def evaluate(rollouts: Rollouts, queries: list[Query], group_by: str | Non
     trajectories = await asyncio.gather(*(one(q) for q in queries))
     failed = [t.failure for t in trajectories if t.failure is not None]
     if len(failed) > max_failed_share * len(trajectories):
-        raise RunFailed(f"{len(failed)} of {len(trajectories)} held-out rollouts failed; the first: {failed[0].kind}: {failed[0].message}")
+        raise RunFailed(
+            f"{len(failed)} of {len(trajectories)} held-out rollouts failed; the first: {failed[0].kind}: {failed[0].message}"
+        )
     kinds: dict[str, list[Trajectory]] = {"all": []}
     for t in trajectories:
         if t.usable:

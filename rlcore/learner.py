@@ -63,9 +63,7 @@ class Learner:
         """Join the training group, load the model, wrap it in DeepSpeed. Returns parameter count and seconds."""
         began = time.monotonic()
         o = self.options
-        os.environ.update(
-            MASTER_ADDR=host, MASTER_PORT=str(port), RANK=str(self.rank), LOCAL_RANK="0", WORLD_SIZE=str(o.ranks)
-        )
+        os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port), RANK=str(self.rank), LOCAL_RANK="0", WORLD_SIZE=str(o.ranks))
         import datetime
 
         import deepspeed
@@ -251,7 +249,9 @@ def _write_export(model: Any, state: dict[str, Any], folder: Path, tokenizer_fro
     reloaded = dict(load_model(str(temporary), str(model.dtype).removeprefix("torch."), trust_remote_code).named_parameters())
     wrong = [n for n, t in state.items() if n not in reloaded or not torch.equal(reloaded[n].detach(), t)]
     if wrong or len(reloaded) != len(state):
-        raise RuntimeError(f"export to {folder} does not reload to the same weights: {wrong[:5]} ({len(reloaded)} vs {len(state)} tensors)")
+        raise RuntimeError(
+            f"export to {folder} does not reload to the same weights: {wrong[:5]} ({len(reloaded)} vs {len(state)} tensors)"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
 

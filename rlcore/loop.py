@@ -1,7 +1,7 @@
 """The one loop: asynchronous, with synchronous training as `max_staleness: 0`.
 
-    producer: admit a slot -> draw a query -> roll out and score its group -> put      waits for a slot; freed by release
-    learner:  take the oldest groups -> advantages -> rows -> step -> push -> release  waits for groups; filled by put
+producer: admit a slot -> draw a query -> roll out and score its group -> put      waits for a slot; freed by release
+learner:  take the oldest groups -> advantages -> rows -> step -> push -> release  waits for groups; filled by put
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlcore.config import AlgoConfig
 from rlcore.errors import RunFailed
 from rlcore.loss import PolicyLoss
 from rlcore.metrics import MetricsWriter, console, mean
-from rlcore.queries import QueryCursor
+from rlcore.queries import QueryCursor, draw_index
 from rlcore.rollout import Rollouts
 from rlcore.runtime import Runtime
 from rlcore.types import Group
@@ -53,7 +53,8 @@ async def train(
             figures = await learner_step(runtime, groups, advantages)
             figures |= await runtime.push()
             await buffer.release(len(groups))
-            state.step, state.consumed, state.version = state.step + 1, state.consumed + len(groups), runtime.version
+            state.step, state.version = state.step + 1, runtime.version
+            state.drawn = max(state.drawn, *(draw_index(g.id) + 1 for g in groups))
             figures |= rollout_figures(groups, runtime.version - 1) | {"wait_s": waited, "step_s": time.monotonic() - began}
             figures |= {f"failures/{kind}": float(n) for kind, n in failures.items()}
             metrics.log(figures, "rl", state.step)
@@ -81,7 +82,10 @@ async def produce(rollouts: Rollouts, algo: AlgoConfig, cursor: QueryCursor, buf
             lost = sum(n for kind, n in failures.items() if kind != "rollouts")
             if lost > algo.max_failed_share * max(failures["rollouts"], 2 * algo.group_size):
                 first = next(t.failure for t in group.trajectories if t.failure is not None)
-                raise RunFailed(f"{lost} of {failures['rollouts']} rollouts failed ({dict(failures)}); the last: {first.kind}: {first.message}")
+                raise RunFailed(
+                    f"{lost} of {failures['rollouts']} rollouts failed ({dict(failures)}); the last: "
+                    f"{first.kind}: {first.message}"
+                )
             if len(usable) >= 2:
                 await buffer.put(slot, group)
                 return
@@ -105,7 +109,7 @@ def group_advantages(groups: list[Group], algo: AlgoConfig) -> list[list[float |
 
 
 def training_samples(groups: list[Group], advantages: list[list[float | None]], algo: AlgoConfig) -> list[Sample]:
-    """What enters the loss: usable trajectories, without tied groups (`tied_groups: drop`) and cut replies (`truncated: mask`)."""
+    """What enters the loss: usable trajectories; `tied_groups: drop` and `truncated: mask` leave some out."""
     samples: list[Sample] = []
     number = 0
     for group, values in zip(groups, advantages, strict=True):
@@ -184,7 +188,7 @@ def record(path: Path, step: int, groups: list[Group], advantages: list[list[flo
 
 
 async def _first(wanted: Awaitable[T], background: asyncio.Task[Any], timeout_s: float, describe: Callable[[], str]) -> T:
-    """Await `wanted`, but end with the background task's error as soon as it dies, and after `timeout_s` with who waits on what."""
+    """Await `wanted`; end with the background task's error as soon as it dies, or after `timeout_s` with who waits on what."""
     task: asyncio.Future[T] = asyncio.ensure_future(wanted)
     done, _ = await asyncio.wait({task, background}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if task in done:

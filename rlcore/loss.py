@@ -64,7 +64,7 @@ def _head_logprobs(hidden: Tensor, head: Any, targets: Tensor, temperature: floa
 class PolicyLoss:
     """PPO's clipped surrogate (arXiv 1707.06347) with separate bounds (DAPO, arXiv 2503.14476) and dual clip (arXiv 1912.09729).
 
-        r_t = exp(log pi(t) - log pi_rollout(t));  s_t = min(r_t A, clip(r_t, 1 - low, 1 + high) A);  if A < 0: s_t = max(s_t, c A)
+        r_t = exp(log pi(t) - log pi_rollout(t));  s_t = min(r_t A, clip(r_t, 1 - low, 1 + high) A);  A < 0: s_t = max(s_t, c A)
         loss = - sum_t w_t s_t
 
     The ratio is against the log-probabilities recorded by the sampler, so it corrects for stale weights and for numerical

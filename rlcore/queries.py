@@ -36,6 +36,11 @@ def read_queries(path: str | Path) -> list[Query]:
     return queries
 
 
+def draw_index(occurrence: str) -> int:
+    """The position of the draw that an occurrence id (from `QueryCursor.draw`) stands for."""
+    return int(occurrence.split(":", 1)[0])
+
+
 class QueryCursor:
     """Draws queries without end, reshuffled each epoch. `drawn` is the whole state.
 

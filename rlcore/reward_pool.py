@@ -30,7 +30,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from rlcore.errors import ConfigError
-from rlcore.targets import Target, build, resolve
+from rlcore.targets import Target, make_reward
 from rlcore.types import RewardResult, Trajectory, scored, unavailable
 
 CANCEL_S = 1.0  # a cancelled coroutine has this long to stop
@@ -55,7 +55,7 @@ class _Worker:
 
     async def build(self, spec: Target) -> int:
         """Make the reward and return the process id. On the event loop, so that the reward may open clients that need one."""
-        self.reward = _make_reward(spec)
+        self.reward = make_reward(spec)
         self.is_async = any(map(inspect.iscoroutinefunction, (self.reward, type(self.reward).__call__)))
         return os.getpid()
 
@@ -257,17 +257,6 @@ class RewardPool:
             free = ray.available_resources().get("CPU", 0.0)
             need = f"{self.workers} workers reserve {self.worker_cpus:g} CPUs each, {free:g} are free"
             raise TimeoutError(f"a reward worker was not ready after {self._start_s:g}s ({need})") from None
-
-
-def _make_reward(spec: Target) -> Any:
-    reward = resolve(spec.target)
-    if inspect.isclass(reward):
-        reward = build(spec)
-    elif spec.args:
-        raise ConfigError(f"reward {spec.target!r} is a function of the trajectory and takes no args, got {sorted(spec.args)}")
-    if not callable(reward):
-        raise ConfigError(f"reward {spec.target!r} gives a {type(reward).__name__}, which cannot be called with a trajectory")
-    return reward
 
 
 def _checked(result: Any) -> RewardResult:

@@ -1,6 +1,6 @@
 """One query -> one group of scored trajectories. A failure in here is data on the trajectory, never an exception.
 
-    run_group:  group_size x (environment.run -> reward.score), all at once, each with a deadline
+run_group:  group_size x (environment.run -> reward.score), all at once, each with a deadline
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The actors of a run, started together and stopped together: engines, learner ranks, reward pool, services.
 
-    with Runtime(config) as runtime:      # Ray up, placement checked
-        await runtime.start_rollouts()    # engines + services + reward pool
-        await runtime.start_learner(...)  # learner ranks, connected to the engines
+with Runtime(config) as runtime:      # Ray up, placement checked
+    await runtime.start_rollouts()    # engines + services + reward pool
+    await runtime.start_learner(...)  # learner ranks, connected to the engines
 """
 
 from __future__ import annotations
@@ -59,12 +59,22 @@ class Runtime:
         c, k = self.config, self.config.cluster
         self.start_environment()
         options = EngineOptions(
-            model=c.model.path, dtype=c.model.dtype, max_model_len=c.model.max_model_len, max_num_seqs=k.max_num_seqs, seed=c.seed,
-            stop_token_ids=end_token_ids(c.model.path, self.tokenizer), gpus=k.engine_gpus, threads=k.engine_threads,
-            kv_cache_gib=k.kv_cache_gib, gpu_memory_utilization=k.gpu_memory_utilization, trust_remote_code=c.model.trust_remote_code,
-        )  # fmt: skip
+            model=c.model.path,
+            dtype=c.model.dtype,
+            max_model_len=c.model.max_model_len,
+            max_num_seqs=k.max_num_seqs,
+            seed=c.seed,
+            stop_token_ids=end_token_ids(c.model.path, self.tokenizer),
+            gpus=k.engine_gpus,
+            threads=k.engine_threads,
+            kv_cache_gib=k.kv_cache_gib,
+            gpu_memory_utilization=k.gpu_memory_utilization,
+            trust_remote_code=c.model.trust_remote_code,
+        )
         self.engines = EngineGroup(start_engine_actors(options, k.engines, k.engine_cpus), k.call_timeout_s)
-        self.rewards = RewardPool(c.env.reward, workers=k.reward_workers, timeout_s=k.reward_timeout_s, worker_cpus=k.reward_worker_cpus)
+        self.rewards = RewardPool(
+            c.env.reward, workers=k.reward_workers, timeout_s=k.reward_timeout_s, worker_cpus=k.reward_worker_cpus
+        )
         await asyncio.gather(self.engines.start(k.start_timeout_s), self.rewards.start(k.start_timeout_s))
 
     def start_environment(self) -> None:
@@ -77,7 +87,7 @@ class Runtime:
             self.environment = build(Target(self.config.env.target, self.config.env.args), **services)
 
     async def start_learner(self, model: str, optimizer: OptimizerConfig, steps: int, temperature: float) -> None:
-        """Learner ranks with fresh optimizer state for `model`; earlier ranks are ended. Connects to the engines if there are any."""
+        """Learner ranks with fresh optimizer state for `model`; earlier ranks are ended. See `connect`."""
         import ray
 
         from rlcore.learner import LearnerOptions, start_learner_actors
@@ -86,16 +96,28 @@ class Runtime:
             ray.kill(actor)
         c, k = self.config, self.config.cluster
         options = LearnerOptions(
-            model=model, dtype=c.model.dtype, deepspeed=c.deepspeed, lr=optimizer.lr, weight_decay=optimizer.weight_decay,
-            betas=(optimizer.beta1, optimizer.beta2), grad_clip=optimizer.grad_clip,
-            schedule=Schedule(optimizer.schedule, optimizer.warmup_steps, steps, optimizer.floor), temperature=temperature,
-            ranks=k.learner_ranks, seed=c.seed, gpus=k.learner_gpus, threads=k.learner_threads, trust_remote_code=c.model.trust_remote_code,
-        )  # fmt: skip
+            model=model,
+            dtype=c.model.dtype,
+            deepspeed=c.deepspeed,
+            lr=optimizer.lr,
+            weight_decay=optimizer.weight_decay,
+            betas=(optimizer.beta1, optimizer.beta2),
+            grad_clip=optimizer.grad_clip,
+            schedule=Schedule(optimizer.schedule, optimizer.warmup_steps, steps, optimizer.floor),
+            temperature=temperature,
+            ranks=k.learner_ranks,
+            seed=c.seed,
+            gpus=k.learner_gpus,
+            threads=k.learner_threads,
+            trust_remote_code=c.model.trust_remote_code,
+        )
         self.learners = start_learner_actors(options, k.learner_cpus)
         async with asyncio.timeout(k.start_timeout_s):
             host, port = await self.learners[0].address.remote()
             started = await asyncio.gather(*(a.start.remote(host, port) for a in self.learners))
-        console.print(f"learner: {k.learner_ranks} rank(s), {started[0]['parameters']:,} parameters, ready in {started[0]['start_s']:.0f} s")
+        console.print(
+            f"learner: {k.learner_ranks} rank(s), {started[0]['parameters']:,} parameters, ready in {started[0]['start_s']:.0f} s"
+        )
 
     async def connect(self, probe_queries: list[Query]) -> None:
         """Open the weight transfer between learner and engines, probed with the prompts of held-out queries."""
@@ -103,7 +125,9 @@ class Runtime:
 
         k = self.config.cluster
         prompts = await self._probe_prompts(probe_queries)
-        self.sync = WeightSync(self.learners, self.engines.actors, max(1, k.engine_gpus), prompts, k.parity_tolerance, k.push_timeout_s)
+        self.sync = WeightSync(
+            self.learners, self.engines.actors, max(1, k.engine_gpus), prompts, k.parity_tolerance, k.push_timeout_s
+        )
         await self.sync.connect()
 
     async def push(self) -> dict[str, float]:
@@ -116,10 +140,15 @@ class Runtime:
         """The pieces that roll out and score queries under the given sampling."""
         k = self.config.cluster
         return Rollouts(
-            environment=self.environment, engine=self.engines, renderer=self.renderer, score=self.rewards.score,
-            sampling=Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed), max_model_len=self.config.model.max_model_len,
-            trajectory_timeout_s=k.trajectory_timeout_s, call_timeout_s=k.call_timeout_s,
-        )  # fmt: skip
+            environment=self.environment,
+            engine=self.engines,
+            renderer=self.renderer,
+            score=self.rewards.score,
+            sampling=Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed),
+            max_model_len=self.config.model.max_model_len,
+            trajectory_timeout_s=k.trajectory_timeout_s,
+            call_timeout_s=k.call_timeout_s,
+        )
 
     async def _probe_prompts(self, queries: list[Query], count: int = 2, length: int = 96) -> list[list[int]]:
         """Prompts the environment itself makes of held-out queries, cut to `length` tokens: what is probed is what is sampled."""

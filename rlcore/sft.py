@@ -62,7 +62,9 @@ async def fine_tune(
     limit = runtime.config.model.max_model_len
     kept = [s for s in sequences if len(s) <= limit]
     if len(kept) < len(sequences):
-        console.print(f"sft: {len(sequences) - len(kept)} of {len(sequences)} demonstrations exceed {limit} tokens and are left out")
+        console.print(
+            f"sft: {len(sequences) - len(kept)} of {len(sequences)} demonstrations exceed {limit} tokens and are left out"
+        )
     if not kept:
         raise ValueError("sft: there are no demonstrations to learn from")
     batches = epochs(len(kept), config.batch_size, runtime.config.seed)

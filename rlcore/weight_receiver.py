@@ -47,9 +47,7 @@ class RlcoreTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         rank = init_info.rank_offset + self.parallel_config.rank
-        self.group = BroadcastGroup(
-            init_info.host, init_info.port, rank, init_info.world_size, self.device, init_info.timeout_s
-        )
+        self.group = BroadcastGroup(init_info.host, init_info.port, rank, init_info.world_size, self.device, init_info.timeout_s)
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)

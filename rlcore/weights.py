@@ -38,7 +38,8 @@ class BroadcastGroup:
             store = dist.TCPStore(host, port, world_size, is_master=rank == 0, timeout=timeout)
         except (RuntimeError, dist.DistError) as error:
             raise RuntimeError(
-                f"weight group: rank {rank} of {world_size} could not meet the others at {host}:{port} in {timeout_s:.0f} s: {error}"
+                f"weight group: rank {rank} of {world_size} could not meet the others at {host}:{port} "
+                f"in {timeout_s:.0f} s: {error}"
             ) from error
         prefix = dist.PrefixStore("weights", store)
         if device.type == "cpu":
@@ -118,8 +119,14 @@ class WeightSync:
     """
 
     def __init__(
-        self, learners: list[Any], engines: list[Any], workers_per_engine: int, probe_prompts: list[list[int]], tolerance: float,
-        timeout_s: float, probe_tokens: int = 4,
+        self,
+        learners: list[Any],
+        engines: list[Any],
+        workers_per_engine: int,
+        probe_prompts: list[list[int]],
+        tolerance: float,
+        timeout_s: float,
+        probe_tokens: int = 4,
     ) -> None:
         assert probe_prompts, "a push without a probe proves nothing"
         self._learners, self._engines, self._workers = learners, engines, workers_per_engine

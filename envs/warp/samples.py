@@ -170,7 +170,9 @@ def queries(split: str, folder: str) -> list[Query]:
     """The samples of a split as queries of envs.warp.atomic.AtomicAction. Raises ConfigError when they have not been written."""
     path = Path(folder) / f"{split}.jsonl"
     if not path.is_file():
-        raise ConfigError(f"there are no samples at {path}; write them with `python -m recipes.trajectories trajectories.folder={folder}`")
+        raise ConfigError(
+            f"there are no samples at {path}; write them with `python -m recipes.trajectories trajectories.folder={folder}`"
+        )
     return [Query(sample["id"], sample) for sample in read_samples(path)]
 
 

@@ -37,9 +37,18 @@ def learner_options(model: str, ranks: int = 1, stage: int = 0, lr: float = 1e-3
     from rlcore.schedule import Schedule
 
     values = {
-        "model": model, "dtype": "float32", "deepspeed": {"zero_optimization": {"stage": stage}}, "lr": lr, "weight_decay": 0.0,
-        "betas": (0.9, 0.95), "grad_clip": 1.0, "schedule": Schedule("cosine", 0, 10), "temperature": 1.0, "ranks": ranks, "seed": 0,
-    }  # fmt: skip
+        "model": model,
+        "dtype": "float32",
+        "deepspeed": {"zero_optimization": {"stage": stage}},
+        "lr": lr,
+        "weight_decay": 0.0,
+        "betas": (0.9, 0.95),
+        "grad_clip": 1.0,
+        "schedule": Schedule("cosine", 0, 10),
+        "temperature": 1.0,
+        "ranks": ranks,
+        "seed": 0,
+    }
     return LearnerOptions(**{**values, **changes})
 
 
@@ -59,9 +68,15 @@ def pair(ray_cluster, tiny, loop):
     from rlcore.weights import WeightSync
 
     options = EngineOptions(
-        model=tiny, dtype="float32", max_model_len=512, max_num_seqs=32, seed=0, stop_token_ids=(2,), threads=2,
+        model=tiny,
+        dtype="float32",
+        max_model_len=512,
+        max_num_seqs=32,
+        seed=0,
+        stop_token_ids=(2,),
+        threads=2,
         worker_extension="tests.rlcore.sabotage.Sabotage",
-    )  # fmt: skip
+    )
     group = EngineGroup(start_engine_actors(options, 1, 0.5), 120.0)
 
     async def start():

@@ -15,7 +15,7 @@ class Sabotage(WeightReceiverExtension):
         model.load_weights = corrupted
 
     def keep_stale_head(self, stale: bool) -> None:
-        """Whether the tied head goes on multiplying by its old packed weights after a push, as vLLM's reload alone would leave it."""
+        """Whether the tied head goes on multiplying by its old packed weights after a push, as vLLM's reload leaves it."""
         method = self.model_runner.get_model().lm_head.quant_method
         if stale:
             method.process_weights_after_loading = lambda layer: None

@@ -39,7 +39,10 @@ def test_one_score_of_four_gives_no_signal():
 
 
 def test_tied_groups_leave_the_loss_or_stay_in_its_denominator():
-    groups = [Group("a", Query("a"), [trajectory(1.0)] * 4), Group("b", Query("b"), [trajectory(r) for r in (1.0, 0.0, 0.0, 1.0)])]
+    groups = [
+        Group("a", Query("a"), [trajectory(1.0)] * 4),
+        Group("b", Query("b"), [trajectory(r) for r in (1.0, 0.0, 0.0, 1.0)]),
+    ]
     values = group_advantages(groups, ALGO)
     assert values[0] == [0.0] * 4
     assert len(training_samples(groups, values, replace(ALGO, tied_groups="drop"))) == 4

@@ -25,7 +25,10 @@ def test_generate_records_the_engines_ids_and_trains_exactly_what_the_model_wrot
     (s,) = trajectory.sequences
     assert reply.text == "hello" and reply.finish_reason == "stop"
     assert text([t for t, m in zip(s.token_ids, s.loss_mask, strict=True) if m]) == "hello<end>"
-    assert text([t for t, m in zip(s.token_ids, s.loss_mask, strict=True) if not m]) == "[system]be nice<end>\n[user]hi<end>\n[assistant]"
+    assert (
+        text([t for t, m in zip(s.token_ids, s.loss_mask, strict=True) if not m])
+        == "[system]be nice<end>\n[user]hi<end>\n[assistant]"
+    )
     assert s.spans["greeting"] == [(s.prompt_length, len(s))]
 
 

@@ -27,9 +27,15 @@ async def reward(trajectory):
 
 def rollouts(environment, engine=None, score=reward, **changes):
     base = Rollouts(
-        environment, engine or ScriptedEngine(lambda p: "abc"), ChatRenderer(CharTokenizer()), score, Sampling(max_tokens=10, seed=1), 500,
-        trajectory_timeout_s=5.0, call_timeout_s=5.0,
-    )  # fmt: skip
+        environment,
+        engine or ScriptedEngine(lambda p: "abc"),
+        ChatRenderer(CharTokenizer()),
+        score,
+        Sampling(max_tokens=10, seed=1),
+        500,
+        trajectory_timeout_s=5.0,
+        call_timeout_s=5.0,
+    )
     return replace(base, **changes)
 
 

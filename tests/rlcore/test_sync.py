@@ -17,12 +17,12 @@ PROMPT = list(range(200, 250))
 def train_row() -> Row:
     ids = list(range(500, 520))
     n = len(ids)
-    return Row(ids, list(range(n)), [0] * n, [0] * n, list(range(n - 1)), ids[1:], [1.0 / n] * (n - 1), [1.0] * (n - 1), [-7.6] * (n - 1))
+    m = n - 1
+    return Row(ids, list(range(n)), [0] * n, [0] * n, list(range(m)), ids[1:], [1.0 / n] * m, [1.0] * m, [-7.6] * m)
 
 
 def test_nothing_is_sampled_before_the_first_push(pair, loop):
-    if loop.run(pair.engine.held_version.remote_async() if hasattr(pair.engine.held_version, "remote_async") else _held(pair)) >= 0:
-        pytest.fail("another test pushed first; this one has to run first")
+    assert loop.run(_held(pair)) == -1, "another test pushed first; this one has to run first"
     with pytest.raises(Exception, match="push before the first sample"):
         loop.run(pair.group.generate(PROMPT, Sampling(max_tokens=4)))
 

@@ -52,7 +52,9 @@ def test_a_score_must_be_a_finite_number(bad):
 
 
 def test_a_trajectory_survives_json_text():
-    t = Trajectory(Query("q", {"a": [1]}), "g", 3, [grown()], Outcome({"x": "李明"}, {"valid": 1.0}), reward=scored(0.5, {"recall": 0.5}))
+    t = Trajectory(
+        Query("q", {"a": [1]}), "g", 3, [grown()], Outcome({"x": "李明"}, {"valid": 1.0}), reward=scored(0.5, {"recall": 0.5})
+    )
     t.timings = {"model": [0.1]}
     assert Trajectory.from_json(json.loads(json.dumps(t.to_json()))) == t
 
