@@ -23,7 +23,7 @@ from rlcore.types import Query
 async def run_rl(runtime: Runtime, state: RunState, held: list[Query], metrics: MetricsWriter, run_dir: Path) -> Path:
     """Train the runtime's learner, already in service on the engines; checkpoint and export at the end."""
     config = runtime.config
-    cursor = QueryCursor(queries(config, "train"), config.seed, drawn=state.drawn)
+    cursor = QueryCursor(queries(config, "train"), config.seed, position=state.position, done=state.done)
 
     async def evaluate_at(step: int) -> None:
         await evaluate_policy(runtime, held, metrics, "heldout", step)
@@ -45,7 +45,9 @@ async def _run(runtime: Runtime, state: RunState, run_dir: Path) -> None:
     if config.resume is not None:
         await load_checkpoint(config.resume, runtime.learners, config.cluster.start_timeout_s)
         runtime.version = state.version - 1  # the push below puts the restored weights into service under their own version
-        console.print(f"resumed: step {state.step}, {state.drawn} queries drawn, version {state.version}; with optimizer and RNG")
+        console.print(
+            f"resumed: step {state.step}, {state.position} queries done, version {state.version}; with optimizer and RNG"
+        )
     await runtime.connect(held)
     await runtime.push()
     metrics = metrics_writer(config, run_dir, state.wandb_id)

@@ -1,6 +1,6 @@
 """The command line every recipe shares: check the overrides, let Hydra compose, convert, check, then run.
 
-Bad input ends with one message and exit code 2, before anything heavy starts.
+Bad input ends with one message and exit code 2, before anything heavy starts; a run that cannot go on with its cause and 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlcore.config import Config, known_keys, load_config, unknown_key
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, ParityError, RunFailed
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -56,6 +56,9 @@ def run_recipe(name: str, recipe: Callable[[Config], None]) -> None:
             recipe(load_config({**values, "recipe_name": name}))
         except (ConfigError, OmegaConfBaseException) as error:
             _refuse(error)
+        except (RunFailed, ParityError) as error:
+            print(f"run failed: {error}", file=sys.stderr)
+            sys.exit(1)
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:

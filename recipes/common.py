@@ -21,11 +21,11 @@ def begin(config: Config) -> Path | None:
     """Check what can be checked and make the run's folder; None after a dry run, which prints what would happen instead."""
     if config.cluster.address is None:
         check_placement(config, *local_resources())
+    check_files(config)
     if config.dry_run:
         console.print(yaml.safe_dump(config_as_dict(config), sort_keys=False))
         print_plan(config)
         return None
-    check_files(config)
     run_dir = make_run_dir(config)
     console.print(f"[bold]{config.recipe_name}[/bold]  model {config.model.name}  seed {config.seed}  run folder {run_dir}")
     print_plan(config)

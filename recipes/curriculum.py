@@ -24,6 +24,7 @@ from recipes.sft import run_sft
 from recipes.trajectories import build_trajectories
 from rlcore.checkpoint import RunState, write_atomic
 from rlcore.config import Config
+from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.evaluation import EVALUATION_SEED, Evaluation, paired_gain
 from rlcore.metrics import console
 from rlcore.policy import RecordingPolicy
@@ -40,11 +41,12 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
     config, algo = runtime.config, runtime.config.algo
     metrics = metrics_writer(config, run_dir)
     try:
-        await build_trajectories(runtime)
-        held = evaluation_queries(config)
         await asyncio.gather(
-            runtime.start_rollouts(), runtime.start_learner(config.model.path, config.sft.optimizer, config.sft.steps, 1.0)
+            build_trajectories(runtime),
+            runtime.start_rollouts(),
+            runtime.start_learner(config.model.path, config.sft.optimizer, config.sft.steps, temperature=1.0),
         )
+        held = evaluation_queries(config)
         await runtime.connect(held)
         await runtime.push()
         baseline = random.Random(EVALUATION_SEED).sample(held, min(config.evaluate.baseline_queries, len(held)))
@@ -57,10 +59,10 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
         state = RunState(version=runtime.version)
         await run_rl(runtime, state, held, metrics, run_dir)
         results.append(await evaluate_policy(runtime, held, metrics, STAGES[2], state.step))
+        summarise(results, run_dir)
         await write_reports(runtime, run_dir)
     finally:
         metrics.close()
-    summarise(results, run_dir)
 
 
 async def write_reports(runtime: Runtime, run_dir: Path) -> None:
@@ -76,8 +78,12 @@ async def write_reports(runtime: Runtime, run_dir: Path) -> None:
         policy = RecordingPolicy(
             runtime.engines, runtime.renderer, sampling, config.model.max_model_len, trajectory, config.cluster.call_timeout_s
         )
-        async with asyncio.timeout(config.cluster.trajectory_timeout_s):
-            outcome = await environment.run(query, policy)
+        try:
+            async with asyncio.timeout(config.cluster.trajectory_timeout_s):
+                outcome = await environment.run(query, policy)
+        except (DataFailure, InfrastructureFailure, TimeoutError) as error:
+            console.print(f"report: {query.id} could not be written: {type(error).__name__}: {error}", markup=False)
+            continue
         markdown = outcome.data["report_markdown"]
         assert not unresolved_markers(markdown), "the renderer wrote a marker without a reference"
         path = run_dir / "reports" / f"{query.id}.md"
@@ -100,9 +106,9 @@ def summarise(results: list[Evaluation], run_dir: Path) -> None:
     for kind in results[-1].by_kind:
         table.add_row(kind, *(_cell(r.by_kind.get(kind)) for r in results))
     console.print(table)
-    gain, error = paired_gain(results[1], results[2])
+    gain, error, count = paired_gain(results[1], results[2])
     times = f", {gain / error:+.1f} standard errors" if error > 0 else ""
-    console.print(f"gain of RL over SFT: {gain:+.3f} +- {error:.3f} (paired over {len(results[1].rewards)} queries{times})")
+    console.print(f"gain of RL over SFT: {gain:+.3f} +- {error:.3f} (paired over {count} queries{times})")
     summary = {"stages": dict(zip(STAGES, [r.by_kind for r in results], strict=True)), "rl_gain": gain, "rl_gain_se": error}
     write_atomic(run_dir / "summary.json", json.dumps(summary, indent=2))
     console.print(f"run folder: {run_dir}")

@@ -44,6 +44,7 @@ class Row:
     weights: list[float] = field(default_factory=list)  # [N]
     advantages: list[float] = field(default_factory=list)  # [N]
     rollout_logprobs: list[float] = field(default_factory=list)  # [N]
+    filler: bool = False  # weight zero: computed like any row so that a rank joins every collective, counted nowhere
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -138,8 +139,15 @@ def _append_family(row: Row, prompt: tuple[int, ...], members: list[tuple[Sample
                 row.rollout_logprobs.append(sequence.rollout_logprobs[p])
 
 
+def whole_row(token_ids: list[int]) -> Row:
+    """A row of one sequence, in which every token but the first is a target of weight zero: for scoring."""
+    n = len(token_ids)
+    zeros = [0.0] * (n - 1)
+    return Row(token_ids, list(range(n)), [0] * n, [0] * n, list(range(n - 1)), token_ids[1:], zeros, zeros, zeros)
+
+
 def spread_rows(rows: list[Row], ranks: int) -> list[list[Row]]:
-    """Give each rank an equal number of rows of about equal cost; empty rows fill up, so every rank joins every collective."""
+    """Give each rank an equal number of rows of about equal cost; filler rows even the numbers out."""
     shares: list[list[Row]] = [[] for _ in range(ranks)]
     cost = [0] * ranks
     for row in sorted(rows, key=len, reverse=True):
@@ -147,4 +155,9 @@ def spread_rows(rows: list[Row], ranks: int) -> list[list[Row]]:
         shares[rank].append(row)
         cost[rank] += len(row)
     longest = max(len(share) for share in shares)
-    return [share + [Row() for _ in range(longest - len(share))] for share in shares]
+    for share in shares:
+        while len(share) < longest:
+            filler = whole_row([0, 0])
+            filler.filler = True
+            share.append(filler)
+    return shares

@@ -10,18 +10,25 @@ import json
 import os
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rlcore.config import Config
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, deadline
 
 
 def make_run_dir(config: Config) -> Path:
-    """Create the run's folder with its resolved config. Two runs started in one second get different names."""
+    """Create the run's folder with its resolved config. Two runs started in one second get different names.
+
+    Raises ConfigError when `run_dir` names a folder that already holds a run: its record would be mixed with this one's.
+    """
+    if config.run_dir is not None and (Path(config.run_dir) / "metrics.jsonl").exists():
+        raise ConfigError(
+            f"run_dir={config.run_dir!r} already holds a run; name a new folder (resume= may point into the old one)"
+        )
     base = Path(config.run_dir or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.recipe_name}").absolute()
     folder, attempt = base, 1
     while True:
@@ -44,13 +51,14 @@ def write_atomic(path: Path, text: str) -> None:
 
 @dataclass
 class RunState:
-    """What the driver must remember: the next step, how far the queries were drawn, the weights' version, the W&B run.
+    """What the driver must remember: the next step, the query cursor, the weights' version, the W&B run.
 
-    `drawn` counts up to the last query that was trained on; what was in flight is drawn again, with the current weights.
+    `position` and `done` are QueryCursor's: what was in flight is drawn again, with the current weights.
     """
 
     step: int = 0
-    drawn: int = 0
+    position: int = 0
+    done: list[int] = field(default_factory=list)
     version: int = -1
     wandb_id: str | None = None
 
@@ -61,7 +69,7 @@ async def save_checkpoint(run_dir: Path, learners: list[Any], state: RunState, t
     temporary = final.with_name(final.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    async with asyncio.timeout(timeout_s):
+    async with deadline("saving a checkpoint", timeout_s, "cluster.start_timeout_s"):
         await asyncio.gather(*(a.save.remote(str(temporary)) for a in learners))
     write_atomic(temporary / "run.json", json.dumps(asdict(state)))
     shutil.rmtree(final, ignore_errors=True)
@@ -74,18 +82,21 @@ def read_state(folder: str) -> RunState:
     path = Path(folder) / "run.json"
     if not path.is_file():
         raise ConfigError(f"resume={folder!r} is not a checkpoint: there is no {path}")
-    return RunState(**json.loads(path.read_text()))
+    try:
+        return RunState(**json.loads(path.read_text()))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"resume={folder!r}: {path} is damaged: {error}") from error
 
 
 async def load_checkpoint(folder: str, learners: list[Any], timeout_s: float) -> None:
     """Restore model, optimizer, schedule and RNG of every learner rank."""
     source = os.path.abspath(folder)  # noqa: ASYNC240 - workers have another working directory; nothing is read here
-    async with asyncio.timeout(timeout_s):
+    async with deadline("loading the checkpoint", timeout_s, "cluster.start_timeout_s"):
         await asyncio.gather(*(a.load.remote(source) for a in learners))
 
 
 async def export_model(folder: Path, learners: list[Any], tokenizer_from: str, timeout_s: float) -> Path:
     """A Hugging Face folder of the learner's weights, checked by reloading."""
-    async with asyncio.timeout(timeout_s):
+    async with deadline("exporting the model", timeout_s, "cluster.start_timeout_s"):
         await asyncio.gather(*(a.export.remote(str(folder), tokenizer_from) for a in learners))
     return folder

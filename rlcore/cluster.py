@@ -64,7 +64,7 @@ def local_resources() -> tuple[float, float]:
 
 
 def print_plan(c: Config) -> None:
-    """The placement plan: need, have, threads, and whether engine and learner take turns."""
+    """The placement plan: every actor's CPUs, GPUs and threads, and whether engine and learner take turns."""
     for n in needs(c):
         console.print(f"  {n.what:26} {n.count} x {n.cpus:g} CPU, {n.gpus} GPU, {n.threads} threads")
     turns = (
@@ -89,7 +89,8 @@ def memory_estimate(c: Config) -> list[str]:
     parameters = size / (4 if c.model.dtype == "float32" else 2)
     weights = parameters * (4 if c.model.dtype == "float32" else 2)
     moments, gradients = parameters * 8 / (ranks if stage >= 1 else 1), parameters * 4 / (ranks if stage >= 2 else 1)
-    learner = weights / (ranks if stage >= 3 else 1) + gradients + moments
+    master = parameters * 4 / (ranks if stage >= 1 else 1) if c.model.dtype == "bfloat16" else 0.0
+    learner = weights / (ranks if stage >= 3 else 1) + gradients + moments + master
     gib = 2.0**30
     return [
         f"memory: engine {weights / gib:.2f} GiB + KV cache {c.cluster.kv_cache_gib} GiB; "
@@ -149,18 +150,22 @@ def cpu_environment(threads: int) -> dict[str, str]:
 
 
 class Service:
-    """Runs in a Ray actor and hosts one object (such as a search service). Methods are called by name."""
+    """Runs in a Ray actor and hosts one object (such as a search service), built at the first call. Methods are called by name."""
 
     def __init__(self, target: str, args: dict[str, Any]) -> None:
+        self._target, self._args = target, args
+        self._object: Any = None
+
+    async def started(self) -> None:
+        """Build the object unless that has been done. Raises what its constructor raises."""
         from rlcore.targets import Target, build
 
-        self._object = build(Target(target, args))
+        if self._object is None:  # no await between the check and the assignment: built once
+            self._object = build(Target(self._target, self._args))
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        await self.started()
         return await getattr(self._object, method)(*args, **kwargs)
-
-    async def ready(self) -> bool:
-        return True
 
 
 class ServiceProxy:
@@ -168,6 +173,15 @@ class ServiceProxy:
 
     def __init__(self, name: str, actor: Any, timeout_s: float) -> None:
         self._name, self._actor, self._timeout_s = name, actor, timeout_s
+
+    async def ready(self) -> None:
+        """Wait until the object has been built. Raises what its constructor raised."""
+        import ray
+
+        try:
+            await self._actor.started.remote()
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
 
     def __getattr__(self, method: str) -> Any:
         import asyncio
@@ -183,7 +197,7 @@ class ServiceProxy:
             except (ray.exceptions.RayActorError, TimeoutError) as error:
                 raise InfrastructureFailure(f"service {self._name}.{method}: {type(error).__name__}: {error}") from error
             except ray.exceptions.RayTaskError as error:
-                raise error.as_instanceof_cause() from error
+                raise (error.cause if isinstance(error.cause, Exception) else error) from None
 
         return call
 

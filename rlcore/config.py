@@ -21,6 +21,12 @@ from rlcore.errors import ConfigError
 from rlcore.schedule import Schedule
 from rlcore.targets import Target
 
+# Keys of DeepSpeed's config that follow from ours: set twice, they would disagree in silence.
+DEEPSPEED_OWNED = {
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "bf16", "fp16",
+    "optimizer", "scheduler",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -287,7 +293,8 @@ def check_config(c: Config) -> None:
         ("algo.steps", c.algo.steps), ("algo.queries_per_step", c.algo.queries_per_step), ("cluster.engines", c.cluster.engines),
         ("cluster.learner_ranks", c.cluster.learner_ranks), ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size),
         ("algo.max_tokens", c.algo.max_tokens), ("algo.row_tokens", c.algo.row_tokens), ("evaluate.queries", c.evaluate.queries),
-        ("cluster.reward_workers", c.cluster.reward_workers),
+        ("cluster.reward_workers", c.cluster.reward_workers), ("cluster.max_num_seqs", c.cluster.max_num_seqs),
+        ("trajectories.concurrency", c.trajectories.concurrency),
     ]:  # fmt: skip
         if value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")
@@ -315,6 +322,18 @@ def check_config(c: Config) -> None:
             raise ConfigError(f"{name}={aggregation!r} must be one of {', '.join(AGGREGATIONS)}")
     if c.algo.aggregation == "constant" and not c.algo.constant_length:
         raise ConfigError("algo.aggregation=constant needs algo.constant_length, the fixed number of tokens to divide by")
+    owned = sorted(DEEPSPEED_OWNED & c.deepspeed.keys())
+    if owned:
+        raise ConfigError(
+            f"deepspeed.{owned[0]} is the framework's own, as are {sorted(DEEPSPEED_OWNED)}; use algo, sft and model"
+        )
+    k = c.cluster
+    longest = 2 * k.trajectory_timeout_s + k.reward_timeout_s  # a rollout may be tried twice
+    if k.step_timeout_s < longest:
+        raise ConfigError(
+            f"cluster.step_timeout_s={k.step_timeout_s:g} is shorter than a retried rollout and its reward may take "
+            f"(2 x trajectory_timeout_s + reward_timeout_s = {longest:g})"
+        )
     _one_of("algo.tied_groups", c.algo.tied_groups, ("drop", "keep"))
     _one_of("algo.truncated", c.algo.truncated, ("keep", "mask"))
     _one_of("wandb.mode", c.wandb.mode, ("online", "offline", "disabled"))

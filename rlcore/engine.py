@@ -18,7 +18,7 @@ from typing import Any
 import ray
 
 from rlcore.cluster import cpu_environment
-from rlcore.errors import InfrastructureFailure
+from rlcore.errors import InfrastructureFailure, deadline
 from rlcore.sampling import Generation, Sampling
 
 
@@ -94,7 +94,10 @@ class Engine:
         """One completion. Raises RuntimeError before the first weight push: what was loaded from disk is not the policy."""
         if self.version < 0:
             raise RuntimeError("the engine holds no pushed weights yet; push before the first sample")
-        return await self._generate(prompt_ids, sampling, prompt_logprobs=None)
+        result = await self._generate(prompt_ids, sampling, prompt_logprobs=None)
+        if result.finish_reason == "abort":
+            raise RuntimeError("vLLM aborted the request")
+        return result
 
     async def _generate(self, prompt_ids: list[int], sampling: Sampling, prompt_logprobs: int | None) -> Generation:
         from vllm import SamplingParams, TokensPrompt
@@ -168,7 +171,7 @@ class Engine:
 
 
 class EngineGroup:
-    """All engines behind one EngineClient: each request goes to the engine with the fewest in flight.
+    """All engines behind one EngineClient: each request goes to the living engine with the fewest in flight.
 
     A call that outlives `call_timeout_s` raises TimeoutError; a dead engine raises InfrastructureFailure.
     """
@@ -176,19 +179,30 @@ class EngineGroup:
     def __init__(self, actors: list[Any], call_timeout_s: float) -> None:
         self.actors, self._call_timeout_s = actors, call_timeout_s
         self._in_flight = [0] * len(actors)
+        self._dead: set[int] = set()
 
     async def start(self, timeout_s: float) -> list[dict[str, float]]:
-        """Start every engine at once. Raises TimeoutError after `timeout_s`."""
-        async with asyncio.timeout(timeout_s):
+        """Start every engine at once. Raises RunFailed after `timeout_s`."""
+        async with deadline("starting the engines", timeout_s, "cluster.start_timeout_s"):
             return list(await asyncio.gather(*(a.start.remote() for a in self.actors)))
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling) -> Generation:
-        index = self._in_flight.index(min(self._in_flight))
+        living = [i for i in range(len(self.actors)) if i not in self._dead]
+        if not living:
+            raise InfrastructureFailure("every engine is dead")
+        index = min(living, key=lambda i: self._in_flight[i])
         self._in_flight[index] += 1
+        call = self.actors[index].generate.remote(prompt_ids, sampling)
         try:
             async with asyncio.timeout(self._call_timeout_s):
-                return await self.actors[index].generate.remote(prompt_ids, sampling)
-        except ray.exceptions.RayError as error:  # a dead actor, or a dead vLLM inside a living one
+                return await call
+        except (asyncio.CancelledError, TimeoutError):
+            ray.cancel(call)  # otherwise vLLM goes on decoding for nobody
+            raise
+        except ray.exceptions.RayActorError as error:
+            self._dead.add(index)
+            raise InfrastructureFailure(f"engine {index} died: {str(error).strip().splitlines()[0]}") from error
+        except ray.exceptions.RayTaskError as error:  # a dead vLLM inside a living actor, among others
             raise InfrastructureFailure(f"engine {index}: {str(error).strip().splitlines()[-1]}") from error
         finally:
             self._in_flight[index] -= 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 
 class ConfigError(ValueError):
     """The user's configuration cannot work. Raised before anything heavy starts; the message names field and value."""
@@ -21,3 +25,13 @@ class ParityError(RuntimeError):
 
 class RunFailed(RuntimeError):
     """The run cannot go on: too many rollouts failed, or a step outlived its deadline."""
+
+
+@asynccontextmanager
+async def deadline(what: str, seconds: float, option: str) -> AsyncIterator[None]:
+    """Bound what is awaited inside. Raises RunFailed saying what was awaited, for how long, and which option allows more."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise RunFailed(f"{what} did not end within {seconds:g} s ({option})") from error

@@ -78,8 +78,8 @@ def _means(trajectories: list[Trajectory]) -> dict[str, float]:
     return result
 
 
-def paired_gain(before: Evaluation, after: Evaluation) -> tuple[float, float]:
-    """Mean difference of the rewards on the queries both scored, and the standard error of that mean."""
+def paired_gain(before: Evaluation, after: Evaluation) -> tuple[float, float, int]:
+    """Mean difference of the rewards on the queries both scored, the standard error of that mean, and their number."""
     both = sorted(before.rewards.keys() & after.rewards.keys())
     differences = [after.rewards[q] - before.rewards[q] for q in both]
-    return mean(differences), standard_error(differences)
+    return mean(differences), standard_error(differences), len(both)

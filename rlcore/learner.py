@@ -2,8 +2,8 @@
 
     rows (per rank) --> forward, backward per row --> one optimizer step per window --> weights to the engines
 
-Every rank receives the same number of rows (empty ones fill up), so collectives line up. DeepSpeed averages gradients over
-ranks; the loss is multiplied by the number of ranks to make that a sum, once, in `_backward`.
+Every rank receives the same number of rows (filler rows of weight zero even them out), so collectives line up. DeepSpeed
+averages gradients over ranks; the loss is multiplied by the number of ranks to make that a sum, once, in `train_step`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import ray
 
-from rlcore.batch import Row
+from rlcore.batch import Row, whole_row
 from rlcore.cluster import cpu_environment
 from rlcore.schedule import Schedule
 
@@ -69,6 +69,7 @@ class Learner:
         import deepspeed
         import torch
 
+        from rlcore.loss import Scorer
         from rlcore.model import load_model
 
         if o.gpus == 0:
@@ -81,7 +82,7 @@ class Learner:
             timeout=datetime.timedelta(seconds=o.collective_timeout_s),
             verbose=False,
         )
-        model = load_model(o.model, o.dtype, o.trust_remote_code)
+        model = Scorer(load_model(o.model, o.dtype, o.trust_remote_code))
         decay = [p for p in model.parameters() if p.ndim > 1]
         rest = [p for p in model.parameters() if p.ndim <= 1]
         optimizer = torch.optim.AdamW(
@@ -92,6 +93,7 @@ class Learner:
         self._engine, *_ = deepspeed.initialize(
             model=model, optimizer=optimizer, lr_scheduler=scheduler, config=_deepspeed_config(o), dist_init_required=False
         )
+        self._check_scorer()
         count = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
         return {"parameters": count, "start_s": time.monotonic() - began}
 
@@ -130,43 +132,51 @@ class Learner:
             return None
         return float(torch.nn.utils.get_total_norm([p.grad for p in self._engine.module.parameters() if p.grad is not None]))
 
+    def _check_scorer(self) -> None:
+        """Our log-probabilities must be the model's own: some families scale hidden states or logits on the way to the head."""
+        import torch
+
+        ids = list(range(5, 21))
+        with torch.no_grad():
+            logits = self._engine.module.lm(torch.tensor([ids], device=self._engine.device)).logits[0, :-1].float()
+        own = torch.log_softmax(logits, -1)[range(len(ids) - 1), ids[1:]]
+        difference = (own - torch.tensor(self.score([ids])[0], device=own.device)).abs().max().item()
+        if not difference < (1e-3 if self.options.dtype == "float32" else 0.3):
+            name = type(self._engine.module.lm).__name__
+            raise RuntimeError(
+                f"{name} does more than apply lm_head to its last hidden states (log-probabilities off by {difference:.3g})"
+            )
+
     def _row_loss(self, row: Row, loss: Any) -> tuple[Any, dict[str, float]]:
         import torch
 
-        from rlcore.loss import sft_loss, token_logprobs
+        from rlcore.loss import sft_loss
 
-        if not row.targets:  # an empty row still takes part in every collective, with a gradient of exact zeros
-            return sum(p.sum() for p in self._engine.module.parameters()) * 0.0, {"tokens": 0.0}
-        logprobs, entropy = token_logprobs(self._engine.module, row, self.options.temperature if loss else 1.0)
+        logprobs, entropy = self._engine(row, self.options.temperature if loss else 1.0)
         device = logprobs.device
         weights = torch.tensor(row.weights, device=device)
-        stats = {"tokens": float(len(row.targets)), "entropy_sum": entropy.sum().item()}
+        counted = 0.0 if row.filler else 1.0
+        stats = {"tokens": counted * len(row.targets), "entropy_sum": counted * entropy.sum().item()}
         if loss is None:
-            return sft_loss(logprobs, weights), stats | {"logprob_sum": logprobs.detach().sum().item()}
+            return sft_loss(logprobs, weights), stats | {"logprob_sum": counted * logprobs.detach().sum().item()}
         rollout = torch.tensor(row.rollout_logprobs, device=device)
         value, removed = loss(logprobs, rollout, torch.tensor(row.advantages, device=device), weights)
         log_ratio = (logprobs - rollout).detach()
-        stats |= {
+        figures = {
             "clipped_sum": removed.float().sum().item(),
             "abs_log_ratio_sum": log_ratio.abs().sum().item(),
             "k3_sum": (torch.expm1(log_ratio.clamp(-20, 20)) - log_ratio).sum().item(),
             "outside_band_sum": (log_ratio.abs() > math.log(1.1)).float().sum().item(),
         }
-        return value, stats
+        return value, stats | {name: counted * x for name, x in figures.items()}
 
     def score(self, sequences: list[list[int]]) -> list[list[float]]:
         """log p of every token but the first of each sequence, at temperature 1, with the current weights."""
         import torch
 
-        from rlcore.loss import token_logprobs
-
-        results = []
         self._engine.module.eval()
-        for ids in sequences:
-            n = len(ids)
-            row = Row(ids, list(range(n)), [0] * n, [0] * n, list(range(n - 1)), ids[1:])
-            with torch.no_grad():
-                results.append(token_logprobs(self._engine.module, row, 1.0)[0].tolist())
+        with torch.no_grad():
+            results = [self._engine.module(whole_row(ids), 1.0)[0].tolist() for ids in sequences]
         self._engine.module.train()
         return results
 
@@ -174,7 +184,7 @@ class Learner:
         """What a push sends: every parameter once (a tied head is not sent: it is the embedding), in sending order."""
         return [
             {"name": n, "dtype": str(p.dtype).removeprefix("torch."), "shape": list(getattr(p, "ds_shape", p.shape))}
-            for n, p in self._engine.module.named_parameters()
+            for n, p in self._engine.module.lm.named_parameters()
         ]
 
     def open_transfer(self, host: str, port: int, world_size: int, timeout_s: float) -> None:
@@ -199,7 +209,7 @@ class Learner:
     def _full_tensors(self) -> Any:
         import deepspeed
 
-        for name, parameter in self._engine.module.named_parameters():
+        for name, parameter in self._engine.module.lm.named_parameters():
             if hasattr(parameter, "ds_id"):
                 with deepspeed.zero.GatheredParameters([parameter]):
                     yield name, parameter.data
@@ -207,7 +217,7 @@ class Learner:
                 yield name, parameter.data
 
     def save(self, folder: str) -> None:
-        """Every rank: model, optimizer, schedule and RNG into `folder` (the caller renames it into place)."""
+        """Every rank: model, optimizer, schedule and rank 0's RNG into `folder` (the caller renames it into place)."""
         import torch
 
         rng = {"python": random.getstate(), "torch": torch.get_rng_state()}
@@ -229,9 +239,12 @@ class Learner:
 
         Written beside and renamed. Raises RuntimeError when the reloaded parameters differ from what was sent.
         """
-        state = {n: t.detach().to("cpu", copy=True) for n, t in self._full_tensors()}
+        state = {}
+        for name, tensor in self._full_tensors():
+            if self.rank == 0:
+                state[name] = tensor.detach().to("cpu", copy=True)
         if self.rank == 0:
-            _write_export(self._engine.module, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
+            _write_export(self._engine.module.lm, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
 
 
 def _write_export(model: Any, state: dict[str, Any], folder: Path, tokenizer_from: str, trust_remote_code: bool) -> None:

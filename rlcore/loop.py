@@ -19,10 +19,10 @@ from rlcore.batch import Sample, build_rows, spread_rows, token_weights
 from rlcore.buffer import Buffer, sweep
 from rlcore.checkpoint import RunState, save_checkpoint
 from rlcore.config import AlgoConfig
-from rlcore.errors import RunFailed
+from rlcore.errors import RunFailed, deadline
 from rlcore.loss import PolicyLoss
 from rlcore.metrics import MetricsWriter, console, mean
-from rlcore.queries import QueryCursor, draw_index
+from rlcore.queries import QueryCursor
 from rlcore.rollout import Rollouts
 from rlcore.runtime import Runtime
 from rlcore.types import Group
@@ -39,7 +39,8 @@ async def train(
     buffer = Buffer(algo.queries_per_step, algo.max_staleness)
     rollouts = runtime.rollouts(algo.temperature, algo.max_tokens, runtime.config.seed)
     failures: Counter[str] = Counter()
-    producer = asyncio.create_task(produce(rollouts, algo, cursor, buffer, failures))
+    wanted = (algo.steps - state.step) * algo.queries_per_step
+    producer = asyncio.create_task(produce(rollouts, algo, cursor, buffer, failures, wanted))
     try:
         while state.step < algo.steps:
             began = time.monotonic()
@@ -54,9 +55,12 @@ async def train(
             figures |= await runtime.push()
             await buffer.release(len(groups))
             state.step, state.version = state.step + 1, runtime.version
-            state.drawn = max(state.drawn, *(draw_index(g.id) + 1 for g in groups))
+            for group in groups:
+                cursor.finish(group.id)
+            state.position, state.done = cursor.position, sorted(cursor.done)
             figures |= rollout_figures(groups, runtime.version - 1) | {"wait_s": waited, "step_s": time.monotonic() - began}
-            figures |= {f"failures/{kind}": float(n) for kind, n in failures.items()}
+            figures |= {f"rollouts/{kind}": float(n) for kind, n in failures.items()}
+            figures |= {f"reward_pool/{name}": value for name, value in runtime.rewards.stats().items()}
             metrics.log(figures, "rl", state.step)
             _print_step(state.step, algo.steps, figures)
             if algo.checkpoint_every and state.step % algo.checkpoint_every == 0:
@@ -69,31 +73,38 @@ async def train(
         await asyncio.gather(producer, return_exceptions=True)
 
 
-async def produce(rollouts: Rollouts, algo: AlgoConfig, cursor: QueryCursor, buffer: Buffer, failures: Counter[str]) -> None:
-    """Keep the buffer's slots filled, for ever. A group with fewer than two usable trajectories is replaced by a new query."""
+async def produce(
+    rollouts: Rollouts, algo: AlgoConfig, cursor: QueryCursor, buffer: Buffer, counts: Counter[str], wanted: int
+) -> None:
+    """Fill `wanted` slots of the buffer, then wait. A group with fewer than two usable trajectories is replaced by a new query.
+
+    `counts` holds all rollouts ("all") and the failed ones by kind. Raises RunFailed when too large a share of them failed.
+    """
 
     async def fill(slot: int) -> None:
         while True:
             group_id, query = cursor.draw()
             group = await rollouts.run_group(group_id, query, algo.group_size)
-            failures.update(t.failure.kind for t in group.trajectories if t.failure is not None)
-            failures["rollouts"] += len(group.trajectories)
-            usable = [t for t in group.trajectories if t.usable]
-            lost = sum(n for kind, n in failures.items() if kind != "rollouts")
-            if lost > algo.max_failed_share * max(failures["rollouts"], 2 * algo.group_size):
-                first = next(t.failure for t in group.trajectories if t.failure is not None)
+            counts.update(t.failure.kind for t in group.trajectories if t.failure is not None)
+            counts["all"] += len(group.trajectories)
+            lost = sum(n for kind, n in counts.items() if kind != "all")
+            if lost > algo.max_failed_share * max(counts["all"], 2 * algo.group_size):
+                last = next(t.failure for t in reversed(group.trajectories) if t.failure is not None)
                 raise RunFailed(
-                    f"{lost} of {failures['rollouts']} rollouts failed ({dict(failures)}); the last: "
-                    f"{first.kind}: {first.message}"
+                    f"{lost} of {counts['all']} rollouts failed ({dict(counts)}); the last: {last.kind}: {last.message}"
                 )
-            if len(usable) >= 2:
+            if sum(t.usable for t in group.trajectories) >= 2:
                 await buffer.put(slot, group)
                 return
+            cursor.finish(group_id)  # given up
 
-    async with asyncio.TaskGroup() as tasks:
-        while True:
-            slot = await buffer.admit()
-            tasks.create_task(fill(slot))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(wanted):
+                tasks.create_task(fill(await buffer.admit()))
+    except BaseExceptionGroup as group:  # the first cause is what the user has to read
+        raise group.exceptions[0] from None
+    await asyncio.Event().wait()
 
 
 def group_advantages(groups: list[Group], algo: AlgoConfig) -> list[list[float | None]]:
@@ -134,7 +145,7 @@ async def learner_step(runtime: Runtime, groups: list[Group], advantages: list[l
     weights = token_weights(samples, algo.aggregation, algo.constant_length)
     shares = spread_rows(build_rows(samples, weights, algo.row_tokens), len(runtime.learners))
     loss = PolicyLoss(algo.clip_low, algo.clip_high, algo.dual_clip)
-    async with asyncio.timeout(runtime.config.cluster.step_timeout_s):
+    async with deadline("the optimizer step", runtime.config.cluster.step_timeout_s, "cluster.step_timeout_s"):
         results = await asyncio.gather(
             *(learner.train_step.remote(rows, loss) for learner, rows in zip(runtime.learners, shares, strict=True))
         )

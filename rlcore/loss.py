@@ -60,6 +60,17 @@ def _head_logprobs(hidden: Tensor, head: Any, targets: Tensor, temperature: floa
     return logits.gather(-1, targets[:, None])[:, 0] - lse, entropy
 
 
+class Scorer(torch.nn.Module):
+    """The language model as DeepSpeed wraps it: its forward is `token_logprobs`, so ZeRO's hooks see every use of it."""
+
+    def __init__(self, lm: Any) -> None:
+        super().__init__()
+        self.lm = lm
+
+    def forward(self, row: Row, temperature: float) -> tuple[Tensor, Tensor]:
+        return token_logprobs(self.lm, row, temperature)
+
+
 @dataclass(frozen=True)
 class PolicyLoss:
     """PPO's clipped surrogate (arXiv 1707.06347) with separate bounds (DAPO, arXiv 2503.14476) and dual clip (arXiv 1912.09729).

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 from rich.console import Console
 
 from rlcore.config import WandbConfig
+
+FINISH_S = 60.0
 
 console = Console(highlight=False)
 
@@ -37,7 +40,7 @@ class MetricsWriter:
         self._run = library.init(
             mode=wandb.mode, project=wandb.project, entity=wandb.entity, name=wandb.name or run_dir.name, dir=str(run_dir),
             config=config, id=self.wandb_id, resume="allow" if self.wandb_id and wandb.mode == "online" else None,
-            settings=library.Settings(init_timeout=60, console="off", x_disable_stats=True),
+            settings=library.Settings(init_timeout=60, login_timeout=30, console="off", x_disable_stats=True),
         )  # fmt: skip
         self.wandb_id = self._run.id
 
@@ -45,7 +48,7 @@ class MetricsWriter:
         try:
             call()
         except Exception as error:  # W&B is a mirror; its failure is a message, never the end of a run
-            console.print(f"[yellow]W&B is off from here: {type(error).__name__}: {error}[/yellow]")
+            console.print(f"W&B is off from here: {type(error).__name__}: {error}", style="yellow", markup=False)
             self._run = None
 
     def log(self, values: dict[str, float], stage: str, step: int) -> None:
@@ -60,7 +63,10 @@ class MetricsWriter:
     def close(self) -> None:
         self._file.close()
         if self._run is not None:
-            self._guard(self._run.finish)
+            # Online, finish() waits for the network; a dead one must not hold the run.
+            finishing = threading.Thread(target=self._guard, args=(self._run.finish,), daemon=True)
+            finishing.start()
+            finishing.join(FINISH_S)
             self._run = None
 
 
@@ -77,14 +83,3 @@ def standard_error(values: Iterable[float]) -> float:
         return math.nan
     m = mean(items)
     return math.sqrt(math.fsum((x - m) ** 2 for x in items) / (len(items) - 1) / len(items))
-
-
-def percentile(values: Iterable[float], q: float) -> float:
-    """The q-th percentile (0 to 100) by linear interpolation, NaN of nothing."""
-    items = sorted(values)
-    if not items:
-        return math.nan
-    position = (len(items) - 1) * q / 100
-    low = math.floor(position)
-    high = min(low + 1, len(items) - 1)
-    return items[low] + (items[high] - items[low]) * (position - low)

@@ -1,13 +1,14 @@
 """Where queries come from and in which order they are drawn.
 
-The order of epoch e is a permutation that depends only on (seed, e), and the cursor is one number, so a resumed run draws
-exactly what an uninterrupted one would have drawn.
+The order of epoch e is a permutation that depends only on (seed, e), and the cursor knows which draws are finished, so a resumed
+run draws exactly what an uninterrupted one would have drawn next.
 """
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 from rlcore.types import Query
@@ -36,28 +37,35 @@ def read_queries(path: str | Path) -> list[Query]:
     return queries
 
 
-def draw_index(occurrence: str) -> int:
-    """The position of the draw that an occurrence id (from `QueryCursor.draw`) stands for."""
-    return int(occurrence.split(":", 1)[0])
-
-
 class QueryCursor:
-    """Draws queries without end, reshuffled each epoch. `drawn` is the whole state.
+    """Draws queries without end, reshuffled each epoch.
 
-    `draw()` returns (occurrence id, query); the occurrence id is the group's id and is unique over the run.
+    `draw()` returns (occurrence id, query); the occurrence id is the group's id and is unique over the run. `finish(id)` says
+    that a draw has been trained on or given up. `position` and `done` are the whole state: every draw below `position`, and those
+    in `done`, are finished. A resumed cursor draws the unfinished ones again, in their order.
     """
 
-    def __init__(self, queries: list[Query], seed: int, drawn: int = 0) -> None:
+    def __init__(self, queries: list[Query], seed: int, position: int = 0, done: Iterable[int] = ()) -> None:
         if not queries:
             raise ValueError("there are no queries to draw from")
-        self._queries, self._seed, self.drawn = queries, seed, drawn
+        self._queries, self._seed = queries, seed
+        self.position, self.done = position, set(done)
+        self._next = position
         self._epoch, self._order = -1, list(range(len(queries)))
 
     def draw(self) -> tuple[str, Query]:
-        epoch, position = divmod(self.drawn, len(self._queries))
+        while self._next in self.done:
+            self._next += 1
+        epoch, place = divmod(self._next, len(self._queries))
         if epoch != self._epoch:
             self._epoch, self._order = epoch, list(range(len(self._queries)))
             random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
-        query = self._queries[self._order[position]]
-        self.drawn += 1
-        return f"{self.drawn - 1:06d}:{query.id}", query
+        query = self._queries[self._order[place]]
+        self._next += 1
+        return f"{self._next - 1:06d}:{query.id}", query
+
+    def finish(self, occurrence: str) -> None:
+        self.done.add(int(occurrence.split(":", 1)[0]))
+        while self.position in self.done:
+            self.done.remove(self.position)
+            self.position += 1

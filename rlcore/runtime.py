@@ -8,6 +8,7 @@ with Runtime(config) as runtime:      # Ray up, placement checked
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from dataclasses import asdict
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import Any
 
 from rlcore.cluster import start_ray, start_service
 from rlcore.config import Config, OptimizerConfig
+from rlcore.errors import ConfigError, deadline
 from rlcore.metrics import console
 from rlcore.model import end_token_ids, load_tokenizer
 from rlcore.policy import ChatRenderer
@@ -36,6 +38,7 @@ class Runtime:
         self.learners: list[Any] = []
         self.sync: Any = None
         self.environment: Any = None
+        self._services: dict[str, Any] = {}
         self.tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
         self.renderer = ChatRenderer(self.tokenizer, config.model.chat_template_kwargs)
 
@@ -75,16 +78,23 @@ class Runtime:
         self.rewards = RewardPool(
             c.env.reward, workers=k.reward_workers, timeout_s=k.reward_timeout_s, worker_cpus=k.reward_worker_cpus
         )
-        await asyncio.gather(self.engines.start(k.start_timeout_s), self.rewards.start(k.start_timeout_s))
+        await asyncio.gather(
+            self.engines.start(k.start_timeout_s), self.rewards.start(k.start_timeout_s), self.services_ready(k.start_timeout_s)
+        )
+
+    async def services_ready(self, timeout_s: float) -> None:
+        """Wait for the environment's services; a constructor that failed raises its own error here."""
+        async with deadline("starting the environment's services", timeout_s, "cluster.start_timeout_s"):
+            await asyncio.gather(*(proxy.ready() for proxy in self._services.values()))
 
     def start_environment(self) -> None:
         """The environment with its services; enough for a scripted policy that needs no engine."""
         if self.environment is None:
             timeout = self.config.cluster.call_timeout_s
-            services = {
+            self._services = {
                 name: start_service(name, s.target, s.args, s.cpus, timeout) for name, s in self.config.env.services.items()
             }
-            self.environment = build(Target(self.config.env.target, self.config.env.args), **services)
+            self.environment = build(Target(self.config.env.target, self.config.env.args), **self._services)
 
     async def start_learner(self, model: str, optimizer: OptimizerConfig, steps: int, temperature: float) -> None:
         """Learner ranks with fresh optimizer state for `model`; earlier ranks are ended. See `connect`."""
@@ -112,7 +122,7 @@ class Runtime:
             trust_remote_code=c.model.trust_remote_code,
         )
         self.learners = start_learner_actors(options, k.learner_cpus)
-        async with asyncio.timeout(k.start_timeout_s):
+        async with deadline("starting the learner", k.start_timeout_s, "cluster.start_timeout_s"):
             host, port = await self.learners[0].address.remote()
             started = await asyncio.gather(*(a.start.remote(host, port) for a in self.learners))
         console.print(
@@ -151,19 +161,27 @@ class Runtime:
         )
 
     async def _probe_prompts(self, queries: list[Query], count: int = 2, length: int = 96) -> list[list[int]]:
-        """Prompts the environment itself makes of held-out queries, cut to `length` tokens: what is probed is what is sampled."""
+        """Prompts the environment itself makes of held-out queries, cut to `length` tokens: what is probed is what is sampled.
+
+        Raises ConfigError when there is no held-out query, or the environment asks nothing of the policy.
+        """
         prompts = []
         for query in queries[:count]:
             recorder = _FirstPrompt(self.renderer)
-            try:
-                await self.environment.run(query, recorder)
-            except _Recorded:
+            async with deadline("the environment's first prompt", self.config.cluster.call_timeout_s, "cluster.call_timeout_s"):
+                with contextlib.suppress(_Recorded):
+                    await self.environment.run(query, recorder)
+            if recorder.ids:
                 prompts.append(recorder.ids[:length])
+        if not prompts:
+            raise ConfigError(
+                f"env={self.config.env.name}: the parity probe needs a held-out query whose environment asks the policy"
+            )
         return prompts
 
 
-class _Recorded(Exception):
-    """Ends an environment's run as soon as its first prompt is known."""
+class _Recorded(BaseException):
+    """Ends an environment's run as soon as its first prompt is known, also through a broad `except Exception`."""
 
 
 class _FirstPrompt:

@@ -13,6 +13,7 @@ from typing import Any
 from rlcore.batch import Sample, build_rows, spread_rows, token_weights
 from rlcore.config import SftConfig
 from rlcore.environment import Message
+from rlcore.errors import deadline
 from rlcore.loop import combine
 from rlcore.metrics import MetricsWriter, console
 from rlcore.policy import ChatRenderer
@@ -72,7 +73,7 @@ async def fine_tune(
         samples = [Sample(kept[i], 1.0, n) for n, i in enumerate(next(batches))]
         weights = token_weights(samples, config.aggregation)
         shares = spread_rows(build_rows(samples, weights, config.row_tokens), len(runtime.learners))
-        async with asyncio.timeout(runtime.config.cluster.step_timeout_s):
+        async with deadline("the optimizer step", runtime.config.cluster.step_timeout_s, "cluster.step_timeout_s"):
             results = await asyncio.gather(
                 *(learner.train_step.remote(rows, None) for learner, rows in zip(runtime.learners, shares, strict=True))
             )

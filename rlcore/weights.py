@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rlcore.errors import ParityError
+from rlcore.errors import ParityError, deadline
 
 BUCKET_BYTES = 256 * 1024 * 1024
 
@@ -136,7 +136,8 @@ class WeightSync:
 
     async def connect(self) -> None:
         """Open the broadcast group between learner rank 0 and every engine worker."""
-        async with asyncio.timeout(self._timeout_s):
+        # The members' own time limit is the shorter one: its message says who is missing.
+        async with deadline("joining the weight group", self._timeout_s + 30, "cluster.push_timeout_s"):
             host, port = await self._learners[0].address.remote()
             world = 1 + len(self._engines) * self._workers
             joins = [self._learners[0].open_transfer.remote(host, port, world, self._timeout_s)]
@@ -147,27 +148,35 @@ class WeightSync:
             self._tensors = await self._learners[0].tensor_infos.remote()
 
     async def push(self, version: int) -> dict[str, float]:
-        """Put the learner's weights into service as `version`. On any failure the engines stay paused and the error is raised."""
+        """Put the learner's weights into service as `version`. On any failure the engines are left paused."""
         began = time.monotonic()
-        async with asyncio.timeout(self._timeout_s):
-            await asyncio.gather(*(e.pause.remote() for e in self._engines))
+        async with deadline(f"pushing version {version}", self._timeout_s, "cluster.push_timeout_s"):
+            await self._all("pause")
             await asyncio.gather(
                 *(learner.send_weights.remote() for learner in self._learners),
                 *(e.receive_weights.remote({"tensors": self._tensors}, version) for e in self._engines),
             )
-            held = await asyncio.gather(*(e.held_version.remote() for e in self._engines))
+            held = await self._all("held_version")
             if any(h != version for h in held):
                 raise ParityError(f"engines hold versions {held} after a push of version {version}")
             landed = time.monotonic()
-            await asyncio.gather(*(e.resume.remote() for e in self._engines))
-            difference = await self.probe()
-            if not difference < self._tolerance:
-                await asyncio.gather(*(e.pause.remote() for e in self._engines))
-                raise ParityError(
-                    f"after the push of version {version} sampler and learner disagree: max |difference of log-probabilities| "
-                    f"{difference:.3g}, limit {self._tolerance:g}; sampling is stopped"
-                )
+            await self._all("resume")
+            try:
+                difference = await self.probe()
+                if not difference < self._tolerance:
+                    raise ParityError(
+                        f"after the push of version {version} sampler and learner disagree: "
+                        f"max |difference of log-probabilities| {difference:.3g}, limit {self._tolerance:g}; sampling is stopped"
+                    )
+            except BaseException:
+                for engine in self._engines:
+                    engine.pause.remote()  # not awaited: whatever went wrong must not be hidden behind a second failure
+                raise
         return {"push_s": landed - began, "probe_s": time.monotonic() - landed, "parity": difference}
+
+    async def _all(self, method: str) -> list[Any]:
+        """Call a method of every engine."""
+        return list(await asyncio.gather(*(getattr(e, method).remote() for e in self._engines)))
 
     async def probe(self) -> float:
         """Largest |log p(engine) - log p(learner)| over all tokens of the probe prompts and their greedy continuations."""

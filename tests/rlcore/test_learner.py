@@ -9,7 +9,7 @@ from rlcore.loss import PolicyLoss
 from rlcore.types import Sequence
 from tests.rlcore.conftest import learner_options, start_learners
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PROBE = [list(range(100, 140))]
 
@@ -56,7 +56,8 @@ def reference(ray_cluster, tiny, loop):
     return loop.run(main())
 
 
-@pytest.mark.parametrize(("ranks", "stage", "budget"), [(1, 0, 24), (2, 0, 64), (2, 2, 32), (2, 3, 64)])
+# budget 64 packs everything into one row, so that the second rank gets a filler
+@pytest.mark.parametrize(("ranks", "stage", "budget"), [(1, 0, 24), (2, 0, 64), (2, 2, 32), (2, 3, 24), (2, 3, 64)])
 def test_ranks_stages_and_micro_batches_do_not_change_the_result(reference, tiny, loop, ranks, stage, budget):
     async def main():
         actors = await start_learners(learner_options(tiny, ranks=ranks, stage=stage))

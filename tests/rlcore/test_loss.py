@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlcore.batch import Row, Sample, build_rows, token_weights
+from rlcore.batch import Sample, build_rows, token_weights
 from rlcore.loss import PolicyLoss, attention_mask, sft_loss, token_logprobs
 from rlcore.types import Sequence
 
@@ -125,7 +125,3 @@ def test_chunked_head_with_recomputation_equals_one_piece(model, monkeypatch):
     whole = gradient(model, samples, weights, 1000)
     monkeypatch.setattr("rlcore.loss.LOGIT_CHUNK", 7)
     torch.testing.assert_close(gradient(model, samples, weights, 1000), whole, rtol=1e-5, atol=1e-7)
-
-
-def test_an_empty_row_has_nothing_to_train():
-    assert Row().targets == [] and len(Row()) == 0

@@ -17,8 +17,18 @@ def test_every_epoch_is_another_permutation_and_every_draw_has_its_own_id():
 def test_a_resumed_cursor_draws_what_the_uninterrupted_one_would():
     whole = QueryCursor(FIVE, seed=3)
     expected = [whole.draw() for _ in range(12)]
-    resumed = QueryCursor(FIVE, seed=3, drawn=7)
+    resumed = QueryCursor(FIVE, seed=3, position=7)
     assert [resumed.draw() for _ in range(5)] == expected[7:]
+
+
+def test_draws_in_flight_are_drawn_again_and_finished_ones_are_not():
+    cursor = QueryCursor(FIVE, seed=3)
+    draws = [cursor.draw() for _ in range(6)]
+    for i in (0, 1, 4):  # 2 and 3 are still in flight, 4 replaced a failed one
+        cursor.finish(draws[i][0])
+    assert cursor.position == 2 and cursor.done == {4}
+    resumed = QueryCursor(FIVE, seed=3, position=cursor.position, done=cursor.done)
+    assert [resumed.draw() for _ in range(3)] == [draws[2], draws[3], draws[5]]
 
 
 def test_nothing_to_draw_is_refused():

@@ -9,7 +9,7 @@ from rlcore.errors import ParityError
 from rlcore.loss import PolicyLoss
 from rlcore.sampling import Sampling
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PROMPT = list(range(200, 250))
 
