@@ -150,7 +150,7 @@ def cpu_environment(threads: int) -> dict[str, str]:
 
 
 class Service:
-    """Runs in a Ray actor and hosts one object (such as a search service), built at the first call. Methods are called by name."""
+    """Runs in a Ray actor and hosts one object (such as a search service), built at the first call."""
 
     def __init__(self, target: str, args: dict[str, Any]) -> None:
         self._target, self._args = target, args
