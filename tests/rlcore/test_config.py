@@ -25,10 +25,12 @@ def test_every_model_composes_with_every_cluster(model, cluster):
 
 
 def test_the_papers_preset_is_table_7():
-    c = composed("stage=paper", "model=minicpm4_8b", "cluster=a100x8", "deepspeed=zero3")
+    c = composed("stage=paper", "model=minicpm4_8b", "cluster=a100x8", "deepspeed=zero3", "env=warp_atomic_paper")
     assert (c.sft.optimizer.lr, c.sft.batch_size) == (1.5e-5, 32)
     assert (c.algo.optimizer.lr, c.algo.queries_per_step, c.algo.group_size, c.algo.steps) == (2.5e-6, 8, 8, 200)
-    assert c.env.args["limits"] == {}  # the paper's limits of WARP
+    from envs.warp.limits import Limits
+
+    assert Limits.of(c.env.args["limits"]) == Limits()  # whose defaults are the paper's
 
 
 @pytest.mark.parametrize("recipe", ["demo", "smoke"])

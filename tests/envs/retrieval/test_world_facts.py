@@ -51,7 +51,7 @@ def test_known_facts(documents):
 
 def test_the_full_world_is_large_and_the_small_one_small(worlds, documents):
     kinds = Counter(entity.kind for entity in worlds["full"])
-    assert kinds["element"] == 118 and 240 <= kinds["country"] <= 250 and 2300 <= kinds["city"] <= 2600
+    assert kinds["element"] == 118 and 240 <= kinds["country"] <= 250 and 1600 <= kinds["city"] <= 1900
     assert len(documents["full"]) > 3000
     assert 350 <= len(documents["small"]) <= 450
     assert set(documents["small"]) <= set(documents["full"])
