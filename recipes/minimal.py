@@ -117,7 +117,7 @@ def train_step(
         for sequence in trajectory.sequences:
             loss = sequence_loss(model, sequence, advantage, weight, algo)
             loss.backward()
-            total += float(loss)
+            total += float(loss.detach())
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), algo.optimizer.grad_clip))
     if work:
         optimizer.step()
