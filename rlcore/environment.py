@@ -17,8 +17,13 @@ Message = dict[str, str]  # {"role": "system" | "user" | "assistant" | "tool", "
 class Completion(Protocol):
     """What a policy returns for one model call."""
 
-    text: str
-    finish_reason: str  # "stop": the model ended by itself; "length": cut by a limit
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def finish_reason(self) -> str:
+        """ "stop": the model ended by itself; "length": cut by a limit."""
+        ...
 
 
 class Conversation(Protocol):

@@ -15,7 +15,6 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -294,5 +293,5 @@ def _free_port() -> int:
 def start_learner_actors(options: LearnerOptions, cpus: float) -> list[Any]:
     """Create one Ray actor per rank; `start` has to be awaited on all of them together."""
     env = cpu_environment(options.threads) | {"DS_ACCELERATOR": "cpu"} if options.gpus == 0 else {}
-    make: Callable[..., Any] = ray.remote(num_cpus=cpus, num_gpus=options.gpus, max_restarts=0)(Learner)
+    make: Any = ray.remote(num_cpus=cpus, num_gpus=options.gpus, max_restarts=0)(Learner)
     return [make.options(runtime_env={"env_vars": env}).remote(options, rank) for rank in range(options.ranks)]

@@ -42,7 +42,7 @@ class AtomicAction:
             retrieved = [document.id for document in found]
         if reply.action and state == "write":
             cited = cited_keys(reply.action["content"])
-        invented = invented_keys(reply.action["content"], context.allowed_keys) if cited else []
+        invented = invented_keys(reply.action["content"], context.allowed_keys) if cited and reply.action else []
         data = {
             "state": state,
             "valid": reply.valid,

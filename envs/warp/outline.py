@@ -62,7 +62,7 @@ class Outline:
 
     def walk(self) -> Iterator[tuple[Path, Section]]:
         """Every section with its path, parents first, left to right."""
-        stack = [((i,), s) for i, s in reversed(list(enumerate(self.sections, 1)))]
+        stack: list[tuple[tuple[int, ...], Section]] = [((i,), s) for i, s in reversed(list(enumerate(self.sections, 1)))]
         while stack:
             path, section = stack.pop()
             yield path, section

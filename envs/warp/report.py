@@ -54,8 +54,9 @@ def start(query: Query, limits: Limits, count_tokens: CountTokens = count_words)
 async def advance(machine: WarpState, retriever: Retriever, text: str, finish_reason: str = "stop") -> Reply:
     """Give the machine one reply: parse it, search when it is a valid SEARCH, apply it."""
     reply = machine.parse(text, finish_reason)
-    searching = reply.action is not None and reply.action["name"] == "search"
-    documents = await retrieve(retriever, reply.action["keywords"], machine.cursor, machine.limits) if searching else []
+    documents = []
+    if reply.action is not None and reply.action["name"] == "search":
+        documents = await retrieve(retriever, reply.action["keywords"], machine.cursor, machine.limits)
     machine.apply(reply, documents)
     return reply
 
