@@ -16,8 +16,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlcore.config import Config, known_keys, load_config, unknown_key
+from rlcore.config import Config, load_config
 from rlcore.errors import ConfigError, ParityError, RunFailed
+from rlcore.typed import known_keys, unknown_key
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 

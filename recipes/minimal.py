@@ -25,7 +25,7 @@ from recipes.common import begin, metrics_writer, queries
 from rlcore.config import AlgoConfig, Config
 from rlcore.errors import ConfigError
 from rlcore.metrics import console
-from rlcore.model import end_token_ids, load_tokenizer
+from rlcore.model import end_token_ids, load_tokenizer, train_last_layers
 from rlcore.policy import ChatRenderer
 from rlcore.queries import QueryCursor
 from rlcore.rollout import Rollouts
@@ -138,8 +138,10 @@ def main(config: Config) -> None:
         return
     torch.manual_seed(config.seed)
     model = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
+    train_last_layers(model, config.model.train_layers)
     o = algo.optimizer
-    optimizer = torch.optim.AdamW(model.parameters(), lr=o.lr, betas=(o.beta1, o.beta2), weight_decay=0.0)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=o.lr, betas=(o.beta1, o.beta2), weight_decay=0.0)
     tokenizer = load_tokenizer(config.model.path)
     engine = TorchEngine(model, end_token_ids(config.model.path, tokenizer))
     metrics = metrics_writer(config, run_dir)

@@ -16,7 +16,7 @@ from recipes.cli import run_recipe
 from recipes.common import begin
 from rlcore.checkpoint import write_atomic
 from rlcore.config import Config
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, RunFailed
 from rlcore.metrics import console
 from rlcore.queries import read_queries
 from rlcore.runtime import Runtime
@@ -38,6 +38,7 @@ async def build_trajectories(runtime: Runtime) -> None:
         console.print(f"trajectories: {folder} is up to date")
         return
     runtime.start_environment()
+    await runtime.services_ready(config.cluster.start_timeout_s)  # a search's own deadline is short
     retriever = runtime.environment.retriever
     everything = read_queries(source)
     for split, counts in [("train", t.train), ("heldout", t.heldout)]:
@@ -47,6 +48,11 @@ async def build_trajectories(runtime: Runtime) -> None:
         for query_id, problem in problems.items():
             console.print(f"[yellow]trajectories: query {query_id} was left out: {problem}[/yellow]")
         available = {action: sum(s["action"] == action for s in samples) for action in counts}
+        if any(available[action] < n for action, n in counts.items()):
+            failed = (
+                f"; {len(problems)} of {len(chosen)} queries failed, such as: {next(iter(problems.values()))}" if problems else ""
+            )
+            raise RunFailed(f"trajectories.{split} asks for {counts}, the teacher's reports hold {available}{failed}")
         samples = balance(samples, {a: available[a] if n < 0 else n for a, n in counts.items()}, seed=0)
         write_samples(folder / f"{split}.jsonl", samples)
         console.print(f"trajectories: {split}: {len(samples)} samples of {len(chosen)} queries {dict(sorted(counts.items()))}")
@@ -54,10 +60,12 @@ async def build_trajectories(runtime: Runtime) -> None:
 
 
 def _enough(chosen: list[Query], counts: dict[str, int]) -> list[Query]:
-    """As many queries as the counts can need: a report has one plan, one stop, an expansion, three searches and texts."""
+    """As many queries as the counts can need, and a tenth to spare: a report has one plan, one stop, an expansion, and at
+    least three searches and texts."""
     if min(counts.values()) < 0:
         return chosen
-    return chosen[: max(math.ceil(n / (3 if action in ("search", "write") else 1)) for action, n in counts.items())]
+    need = max(math.ceil(n / (3 if action in ("search", "write") else 1)) for action, n in counts.items())
+    return chosen[: need + math.ceil(need / 10)]
 
 
 def main(config: Config) -> None:

@@ -6,11 +6,7 @@ numbers that do not divide, algorithms without their constant) is refused by `ch
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import math
-import types
-import typing
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ from rlcore.batch import AGGREGATIONS
 from rlcore.errors import ConfigError
 from rlcore.schedule import Schedule
 from rlcore.targets import Target
+from rlcore.typed import convert
 
 # Keys of DeepSpeed's config that follow from ours: set twice, they would disagree in silence.
 DEEPSPEED_OWNED = {
@@ -38,6 +35,7 @@ class ModelConfig:
     dtype: str
     max_model_len: int
     trust_remote_code: bool = False
+    train_layers: int | None = None  # only the last so many decoder layers are trained; null: all of the model
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     build_hint: str = ""
 
@@ -211,80 +209,9 @@ class Config:
 
 def load_config(values: dict[str, Any]) -> Config:
     """Plain nested values (a resolved Hydra config) -> Config, checked. Raises ConfigError naming field and value."""
-    config = _convert(Config, values, "")
+    config = convert(Config, values)
     check_config(config)
     return config
-
-
-def _convert(kind: Any, value: Any, where: str) -> Any:
-    """`value` as the annotated type `kind`; `where` is the dotted key for messages."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        (kind,) = [a for a in arguments if a is not type(None)]
-        return _convert(kind, value, where)
-    if dataclasses.is_dataclass(kind):
-        return _convert_dataclass(kind, value, where)
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise ConfigError(f"{where} must be a mapping, got {value!r}")
-        return {k: _convert(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
-    if kind is Any:
-        return value
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ConfigError(f"{where} must be {kind.__name__}, got {value!r}")
-    if kind is float and not math.isfinite(value):
-        raise ConfigError(f"{where} must be finite, got {value!r}")
-    return value
-
-
-def _convert_dataclass(kind: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where or 'the configuration'} must be a mapping, got {value!r}")
-    hints = typing.get_type_hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    for key in value:
-        if key not in fields:
-            raise ConfigError(unknown_key(f"{where}.{key}".lstrip("."), known_keys(Config)))
-    missing = [
-        f"{where}.{n}".lstrip(".")
-        for n, f in fields.items()
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and value.get(n, "???") == "???"
-    ]
-    if missing:
-        raise ConfigError(f"missing values: {', '.join(missing)}")
-    return kind(**{k: _convert(hints[k], v, f"{where}.{k}".lstrip(".")) for k, v in value.items() if v != "???"})
-
-
-def known_keys(kind: Any = Config, prefix: str = "") -> dict[str, bool]:
-    """Every dotted key of the schema; True where anything may follow below it (free mappings)."""
-    keys: dict[str, bool] = {}
-    for name, hint in typing.get_type_hints(kind).items():
-        path = f"{prefix}{name}"
-        inner = (
-            [a for a in typing.get_args(hint) if a is not type(None)] if typing.get_origin(hint) is types.UnionType else [hint]
-        )
-        free = typing.get_origin(inner[0]) is dict or inner[0] is dict
-        keys[path] = free
-        if dataclasses.is_dataclass(inner[0]):
-            keys |= known_keys(inner[0], f"{path}.")
-    return keys
-
-
-def unknown_key(key: str, known: dict[str, bool]) -> str:
-    """The message for a key the schema does not have, with the nearest ones."""
-    leaf = key.rsplit(".", 1)[-1]
-    near = difflib.get_close_matches(key, known, n=2, cutoff=0.6)
-    near += [
-        k
-        for k in known
-        if k.rsplit(".", 1)[-1] in difflib.get_close_matches(leaf, [leaf_of.rsplit(".", 1)[-1] for leaf_of in known], n=2)
-    ]
-    near = list(dict.fromkeys(near))[:4]
-    return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
 
 def check_config(c: Config) -> None:
@@ -355,6 +282,12 @@ def check_files(c: Config) -> None:
     if c.model.local and not (Path(c.model.path) / "config.json").is_file():
         hint = f"; build it with `{c.model.build_hint}`" if c.model.build_hint else ""
         raise ConfigError(f"model.path={c.model.path!r} holds no model{hint}")
+    if c.model.local and c.model.train_layers is not None:
+        layers = json.loads((Path(c.model.path) / "config.json").read_text())["num_hidden_layers"]
+        if not 1 <= c.model.train_layers <= layers:
+            raise ConfigError(
+                f"model.train_layers={c.model.train_layers} must be between 1 and {layers}, the model's layers, or null"
+            )
     for spec in [c.env.target, c.env.queries.target, c.env.reward.target, *(s.target for s in c.env.services.values())]:
         resolve(spec)
     if c.env.preflight is not None:

@@ -43,6 +43,7 @@ class LearnerOptions:
     gpus: int = 0
     threads: int = 1
     trust_remote_code: bool = False
+    train_layers: int | None = None
     collective_timeout_s: float = 600.0
 
 
@@ -59,7 +60,7 @@ class Learner:
         return ray.util.get_node_ip_address(), _free_port()
 
     def start(self, host: str, port: int) -> dict[str, Any]:
-        """Join the training group, load the model, wrap it in DeepSpeed. Returns parameter count and seconds."""
+        """Join the training group, load the model, wrap it in DeepSpeed. Returns parameter counts and seconds."""
         began = time.monotonic()
         o = self.options
         os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port), RANK=str(self.rank), LOCAL_RANK="0", WORLD_SIZE=str(o.ranks))
@@ -69,7 +70,7 @@ class Learner:
         import torch
 
         from rlcore.loss import Scorer
-        from rlcore.model import load_model
+        from rlcore.model import load_model, train_last_layers
 
         if o.gpus == 0:
             torch.set_num_threads(o.threads)
@@ -82,8 +83,9 @@ class Learner:
             verbose=False,
         )
         model = Scorer(load_model(o.model, o.dtype, o.trust_remote_code))
-        decay = [p for p in model.parameters() if p.ndim > 1]
-        rest = [p for p in model.parameters() if p.ndim <= 1]
+        train_last_layers(model.lm, o.train_layers)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        decay, rest = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
         optimizer = torch.optim.AdamW(
             [{"params": decay, "weight_decay": o.weight_decay}, {"params": rest, "weight_decay": 0.0}],
             lr=o.lr, betas=o.betas, fused=True,
@@ -93,8 +95,12 @@ class Learner:
             model=model, optimizer=optimizer, lr_scheduler=scheduler, config=_deepspeed_config(o), dist_init_required=False
         )
         self._check_scorer()
-        count = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
-        return {"parameters": count, "start_s": time.monotonic() - began}
+        sizes = {p: getattr(p, "ds_numel", p.numel()) for p in model.parameters()}
+        return {
+            "parameters": sum(sizes.values()),
+            "trained": sum(sizes[p] for p in trained),
+            "start_s": time.monotonic() - began,
+        }
 
     def train_step(self, rows: list[Row], loss: Any) -> dict[str, float]:
         """One optimizer step over this rank's rows. `loss` is a PolicyLoss, or None for SFT.

@@ -143,13 +143,20 @@ async def learner_step(runtime: Runtime, groups: list[Group], advantages: list[l
     if not samples:
         return figures
     weights = token_weights(samples, algo.aggregation, algo.constant_length)
-    shares = spread_rows(build_rows(samples, weights, algo.row_tokens), len(runtime.learners))
     loss = PolicyLoss(algo.clip_low, algo.clip_high, algo.dual_clip)
+    return figures | await optimizer_step(runtime, samples, weights, algo.row_tokens, loss)
+
+
+async def optimizer_step(
+    runtime: Runtime, samples: list[Sample], weights: list[float], row_tokens: int, loss: PolicyLoss | None
+) -> dict[str, float]:
+    """Pack the samples into rows, share them among the ranks and take one step; without a policy loss it is one of SFT."""
+    shares = spread_rows(build_rows(samples, weights, row_tokens), len(runtime.learners))
     async with deadline("the optimizer step", runtime.config.cluster.step_timeout_s, "cluster.step_timeout_s"):
         results = await asyncio.gather(
             *(learner.train_step.remote(rows, loss) for learner, rows in zip(runtime.learners, shares, strict=True))
         )
-    return figures | combine(results)
+    return combine(results)
 
 
 def combine(results: list[dict[str, float]]) -> dict[str, float]:

@@ -41,7 +41,7 @@ def token_logprobs(model: Any, row: Row, temperature: float) -> tuple[Tensor, Te
         attention_mask=attention_mask(segments, branches),
         use_cache=False,
     ).last_hidden_state[0]
-    chosen = hidden[torch.tensor(row.predictors, device=device)]
+    chosen = hidden[torch.tensor(row.predictors, device=device)] / head_divisor(model.config)
     targets = torch.tensor(row.targets, device=device)
     parts = []
     for h, t in zip(chosen.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True):
@@ -50,6 +50,12 @@ def token_logprobs(model: Any, row: Row, temperature: float) -> tuple[Tensor, Te
         else:
             parts.append(_head_logprobs(h, model.lm_head, t, temperature))
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+
+def head_divisor(config: Any) -> float:
+    """What a family divides the last hidden states by before its head: MiniCPM by hidden_size / dim_model_base, others by 1."""
+    base = getattr(config, "dim_model_base", None)
+    return config.hidden_size / base if base else 1.0
 
 
 def _head_logprobs(hidden: Tensor, head: Any, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

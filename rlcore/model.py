@@ -23,6 +23,22 @@ def load_model(path: str, dtype: str, trust_remote_code: bool = False) -> Any:
     )
 
 
+def train_last_layers(model: Any, count: int | None) -> None:
+    """Leave only the last `count` decoder layers and the final norm trainable; None trains everything.
+
+    Gradients are then neither computed nor kept below the first trainable layer, and the embedding (with it a tied head) is
+    fixed: half of the layers cost about two thirds of a full step. Raises ValueError when the model has fewer layers.
+    """
+    if count is None:
+        return
+    layers = model.model.layers
+    if not 1 <= count <= len(layers):
+        raise ValueError(f"model.train_layers={count} must be between 1 and the model's {len(layers)} layers")
+    model.requires_grad_(False)
+    for part in (*layers[-count:], model.model.norm):
+        part.requires_grad_(True)
+
+
 def end_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
     """Every id that ends a turn: the tokenizer's EOS and all that the model's generation config declares."""
     ids = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()

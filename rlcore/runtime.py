@@ -120,13 +120,15 @@ class Runtime:
             gpus=k.learner_gpus,
             threads=k.learner_threads,
             trust_remote_code=c.model.trust_remote_code,
+            train_layers=c.model.train_layers,
         )
         self.learners = start_learner_actors(options, k.learner_cpus)
         async with deadline("starting the learner", k.start_timeout_s, "cluster.start_timeout_s"):
             host, port = await self.learners[0].address.remote()
             started = await asyncio.gather(*(a.start.remote(host, port) for a in self.learners))
         console.print(
-            f"learner: {k.learner_ranks} rank(s), {started[0]['parameters']:,} parameters, ready in {started[0]['start_s']:.0f} s"
+            f"learner: {k.learner_ranks} rank(s), {started[0]['trained']:,} of {started[0]['parameters']:,} parameters trained, "
+            f"ready in {started[0]['start_s']:.0f} s"
         )
 
     async def connect(self, probe_queries: list[Query]) -> None:

@@ -5,16 +5,14 @@ The response ids are tokenised once, after the rendered prompt, and end with the
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.batch import Sample, build_rows, spread_rows, token_weights
+from rlcore.batch import Sample, token_weights
 from rlcore.config import SftConfig
 from rlcore.environment import Message
-from rlcore.errors import deadline
-from rlcore.loop import combine
+from rlcore.loop import optimizer_step
 from rlcore.metrics import MetricsWriter, console
 from rlcore.policy import ChatRenderer
 from rlcore.runtime import Runtime
@@ -72,12 +70,7 @@ async def fine_tune(
     for step in range(1, config.steps + 1):
         samples = [Sample(kept[i], 1.0, n) for n, i in enumerate(next(batches))]
         weights = token_weights(samples, config.aggregation)
-        shares = spread_rows(build_rows(samples, weights, config.row_tokens), len(runtime.learners))
-        async with deadline("the optimizer step", runtime.config.cluster.step_timeout_s, "cluster.step_timeout_s"):
-            results = await asyncio.gather(
-                *(learner.train_step.remote(rows, None) for learner, rows in zip(runtime.learners, shares, strict=True))
-            )
-        figures = combine(results)
+        figures = await optimizer_step(runtime, samples, weights, config.row_tokens, loss=None)
         figures["tokens_per_s"] = figures["row_tokens"] / figures["train_s"]
         metrics.log(figures, "sft", step)
         if step % max(1, config.steps // 20) == 0 or step == 1:

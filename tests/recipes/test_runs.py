@@ -120,9 +120,6 @@ def test_the_readmes_plug_in_trains_from_its_text_alone(tmp_path):
     ("overrides", "message"),
     [
         (["lrr=1"], "did you mean algo.optimizer.lr"),
-        (["+lrr=1"], "did you mean algo.optimizer.lr"),
-        (["model.path=nowhere"], "tools.build_models"),
-        (["algo.queries_per_step=3", "cluster.learner_ranks=2"], "algo.queries_per_step=2 or 4 would work"),
         (["cluster.engine_cpus=999999"], "CPUs: need 1e+06, have"),
     ],
 )
@@ -133,11 +130,24 @@ def test_bad_input_is_one_message_and_exit_code_2(overrides, message):
     assert "Traceback" not in done.stderr and time.monotonic() - began < 60
 
 
+def titles(process: psutil.Process) -> list[str]:
+    """The words of an actor's process title, `ray::Engine.start` among them; none when it has just ended."""
+    try:
+        return re.findall(r"\w+", " ".join(process.cmdline()))
+    except psutil.Error:
+        return []
+
+
 def test_ctrl_c_leaves_nothing_behind(tmp_path):
     process = subprocess.Popen(command("atomic_rl", *SMALL, f"run_dir={tmp_path}/c"), stdout=subprocess.DEVNULL)
-    time.sleep(25)
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) > 3
+    family: list[psutil.Process] = []
+    for _ in range(180):  # until Ray, an engine and a learner are up, whatever the machine needs for that
+        family = psutil.Process(process.pid).children(recursive=True)
+        if {"Engine", "Learner"} <= {part for p in family for part in titles(p)}:
+            break
+        time.sleep(1)
+    else:
+        pytest.fail(f"engine and learner did not start: {[titles(p) for p in family]}")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) != 0
     _, alive = psutil.wait_procs(family, timeout=30)

@@ -16,6 +16,20 @@ def tiny() -> str:
     return str(TINY.absolute())
 
 
+@pytest.fixture(scope="module")
+def model():
+    """A random Llama of 2 layers and 64 tokens, in fp32."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=128, tie_word_embeddings=True, attn_implementation="sdpa",
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
 @pytest.fixture(scope="session")
 def loop():
     """One event loop for everything that talks to the session's actors."""

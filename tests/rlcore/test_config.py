@@ -83,6 +83,11 @@ def test_a_missing_model_says_how_to_make_it():
         check_files(composed("model.path=nowhere"))
 
 
+def test_more_trained_layers_than_the_model_has_are_refused(tiny):
+    with pytest.raises(ConfigError, match="model.train_layers=5 must be between 1 and 4"):
+        check_files(composed("model=tiny", "model.train_layers=5"))
+
+
 def test_a_missing_index_says_how_to_make_it(tmp_path, tiny):
     with pytest.raises(ConfigError, match="tools.build_world"):
         check_files(composed("model=tiny", f"trajectories.world={tmp_path}/none"))

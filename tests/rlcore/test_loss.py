@@ -5,20 +5,11 @@ import math
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_outputs import CausalLMOutput
 
 from rlcore.batch import Sample, build_rows, token_weights
 from rlcore.loss import PolicyLoss, attention_mask, sft_loss, token_logprobs
 from rlcore.types import Sequence
-
-
-@pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=128, tie_word_embeddings=True, attn_implementation="sdpa",
-    )  # fmt: skip
-    return LlamaForCausalLM(config)
 
 
 def make(prompt: list[int], reply: list[int], rollout: float = -1.0) -> Sequence:
@@ -57,6 +48,23 @@ def test_packed_shared_rows_give_each_token_what_it_gets_alone(model, temperatur
     wanted = dict(zip([8, 9, 10, 11, 12, 22, 13], alone, strict=True))
     assert dict(zip(row.targets, logprobs.tolist(), strict=True)) == pytest.approx(wanted, abs=1e-5)
     assert (entropy > 0).all() and (entropy < math.log(64) + 1e-5).all()
+
+
+class Scaled(LlamaForCausalLM):
+    """Scales its hidden states on the way to the head, as MiniCPM does."""
+
+    def forward(self, input_ids):
+        hidden = self.model(input_ids).last_hidden_state
+        return CausalLMOutput(logits=self.lm_head(hidden / (self.config.hidden_size / self.config.dim_model_base)))
+
+
+def test_a_family_that_scales_hidden_states_before_the_head_is_scored_as_itself(model):
+    scaled = Scaled(LlamaConfig(**{**model.config.to_dict(), "dim_model_base": 8}))
+    sequence = make([5, 6, 7], [8, 9])
+    (row,) = build_rows([Sample(sequence, 1.0, 0)], [1.0], max_tokens=100)
+    with torch.no_grad():
+        logprobs, _ = token_logprobs(scaled, row, 1.0)
+    assert logprobs.tolist() == pytest.approx(by_hand(scaled, sequence), abs=1e-5)
 
 
 def gradient(model, samples: list[Sample], weights: list[float], max_tokens: int) -> torch.Tensor:

@@ -88,7 +88,17 @@ def test_an_unknown_model_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_every_local_model_of_the_configuration_can_be_built() -> None:
-    keys = ["name", "path", "local", "dtype", "max_model_len", "trust_remote_code", "chat_template_kwargs", "build_hint"]
+    keys = [
+        "name",
+        "path",
+        "local",
+        "dtype",
+        "max_model_len",
+        "trust_remote_code",
+        "train_layers",
+        "chat_template_kwargs",
+        "build_hint",
+    ]
     hints = {}
     for path in sorted((ROOT / "conf" / "model").glob("*.yaml")):
         model = yaml.safe_load(path.read_text())

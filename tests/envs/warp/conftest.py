@@ -10,6 +10,21 @@ import pytest
 
 from rlcore.types import Query
 
+# For small models and short contexts: prompts of about 300 tokens.
+COMPACT: dict[str, Any] = {
+    "per_keyword_k": 4,
+    "outline_passages": 4,
+    "section_passages": 4,
+    "abbreviate_over": 0,  # of a written section, "[OK] ..." is all that is shown
+    "abbreviate_head": 0,
+    "abbreviate_tail": 0,
+    "full_text": False,
+    "search_tokens": 96,
+    "initialize_tokens": 320,
+    "write_tokens": 224,
+    "extend_tokens": 224,
+}
+
 
 @dataclass(frozen=True)
 class Doc:

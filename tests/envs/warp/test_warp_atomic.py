@@ -6,10 +6,10 @@ import json
 import pytest
 
 from envs.warp.atomic import AtomicAction
-from envs.warp.limits import COMPACT
 from envs.warp.samples import collect
 from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.types import Query
+from tests.envs.warp.conftest import COMPACT
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from envs.warp.limits import COMPACT, Limits
+from envs.warp.limits import Limits
 from rlcore.errors import ConfigError
+from tests.envs.warp.conftest import COMPACT
 
 
 def test_defaults_are_the_papers():

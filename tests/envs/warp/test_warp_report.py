@@ -6,12 +6,13 @@ import random
 
 import pytest
 
-from envs.warp.limits import COMPACT, Limits
+from envs.warp.limits import Limits
 from envs.warp.render import unresolved_markers
 from envs.warp.report import Report
 from envs.warp.samples import teacher_samples
 from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.types import Query
+from tests.envs.warp.conftest import COMPACT
 
 
 @pytest.fixture

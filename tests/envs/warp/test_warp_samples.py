@@ -7,11 +7,12 @@ from collections import Counter
 import pytest
 
 from envs.warp.actions import Context, parse_reply
-from envs.warp.limits import COMPACT, Limits
+from envs.warp.limits import Limits
 from envs.warp.samples import balance, collect, read_samples, write_samples
 from envs.warp.teacher import Teacher, compose
 from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.types import Query
+from tests.envs.warp.conftest import COMPACT
 
 
 @pytest.fixture
