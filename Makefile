@@ -25,8 +25,7 @@ help: ## this list
 install: $(STAMP) ## the environment with the complete CPU stack, and this checkout in it (once per lock file)
 
 $(STAMP): requirements/cpu.lock pyproject.toml
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet $(PIP_ARGS) --no-compile --no-deps -r requirements/cpu.lock
+	$(PYTHON) tools/install.py $(VENV) $(PIP_ARGS)
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
 	@$(PY) -c "import torch" || { echo "torch does not load: the index served a build for GPUs."; \
 	  echo "Pass the index of PyTorch's CPU builds in PIP_ARGS, after: $(PY) -m pip uninstall torch"; exit 1; }
@@ -60,10 +59,8 @@ lint: install ## style, format and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-lock: ## resolve requirements/cpu.in into requirements/cpu.lock again (pinned versions stay unless they have to move)
-	$(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet $(PIP_ARGS) uv
-	build/lock/bin/uv pip compile requirements/cpu.in --overrides requirements/overrides.txt --output-file requirements/cpu.lock \
+lock: install ## resolve requirements/cpu.in into requirements/cpu.lock again (pinned versions stay unless they have to move)
+	$(VENV)/bin/uv pip compile requirements/cpu.in --overrides requirements/overrides.txt --output-file requirements/cpu.lock \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 --no-annotate --quiet --custom-compile-command "make lock"
 
 clean: ## remove caches and build leftovers; .venv, data and runs stay
