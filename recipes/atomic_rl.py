@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recipes.cli import run_recipe
 from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer, queries
-from rlcore.checkpoint import RunState, export_model, load_checkpoint, read_state, save_checkpoint
+from rlcore.checkpoint import RunState, export_model, load_checkpoint, read_state, run_settings, save_checkpoint
 from rlcore.config import Config
 from rlcore.loop import train
 from rlcore.metrics import MetricsWriter, console
@@ -60,8 +60,8 @@ async def _run(runtime: Runtime, state: RunState, run_dir: Path) -> None:
 
 def main(config: Config) -> None:
     """Train from `model`, or from a checkpoint with `resume`."""
-    state = read_state(config.resume) if config.resume is not None else RunState()
-    run_dir = begin(config)
+    state = read_state(config.resume, config) if config.resume is not None else RunState(settings=run_settings(config))
+    run_dir = begin(config, uses=("resume",))
     if run_dir is not None:
         with Runtime(config) as runtime:
             asyncio.run(_run(runtime, state, run_dir))

@@ -10,6 +10,7 @@ import yaml
 from rlcore.checkpoint import make_run_dir
 from rlcore.cluster import check_placement, local_resources, print_plan
 from rlcore.config import Config, check_files
+from rlcore.errors import ConfigError
 from rlcore.evaluation import EVALUATION_SEED, Evaluation, evaluate
 from rlcore.metrics import MetricsWriter, console
 from rlcore.runtime import Runtime, config_as_dict
@@ -17,8 +18,14 @@ from rlcore.targets import Target, build
 from rlcore.types import Query
 
 
-def begin(config: Config) -> Path | None:
-    """Check what can be checked and make the run's folder; None after a dry run, which prints what would happen instead."""
+def begin(config: Config, uses: tuple[str, ...] = ()) -> Path | None:
+    """Check what can be checked and make the run's folder; None after a dry run, which prints what would happen instead.
+
+    `uses` names the inputs of single recipes ("resume", "replay") that this one reads; another one that is set is refused.
+    """
+    for name in ("resume", "replay"):
+        if getattr(config, name) is not None and name not in uses:
+            raise ConfigError(f"recipes.{config.recipe_name} does not use {name}; leave {name}={getattr(config, name)!r} out")
     if config.cluster.address is None:
         check_placement(config, *local_resources())
     check_files(config)

@@ -22,7 +22,7 @@ from recipes.cli import run_recipe
 from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer
 from recipes.sft import run_sft
 from recipes.trajectories import build_trajectories
-from rlcore.checkpoint import RunState, write_atomic
+from rlcore.checkpoint import RunState, run_settings, write_atomic
 from rlcore.config import Config
 from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.evaluation import EVALUATION_SEED, Evaluation, paired_gain
@@ -56,7 +56,7 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
         await runtime.connect(held)
         await runtime.push()
         results.append(await evaluate_policy(runtime, held, metrics, STAGES[1], 0))
-        state = RunState(version=runtime.version)
+        state = RunState(version=runtime.version, settings=run_settings(config))
         await run_rl(runtime, state, held, metrics, run_dir)
         results.append(await evaluate_policy(runtime, held, metrics, STAGES[2], state.step))
         summarise(results, run_dir)

@@ -133,7 +133,7 @@ def main(config: Config) -> None:
         raise ConfigError(
             "recipes.minimal has aggregation token_mean or trajectory_mean, std=sample, truncated=keep, tied_groups=drop"
         )
-    run_dir = begin(config)
+    run_dir = begin(config, uses=("replay",))
     if run_dir is None:
         return
     torch.manual_seed(config.seed)

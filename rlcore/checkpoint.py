@@ -53,7 +53,8 @@ def write_atomic(path: Path, text: str) -> None:
 class RunState:
     """What the driver must remember: the next step, the query cursor, the weights' version, the W&B run.
 
-    `position` and `done` are QueryCursor's: what was in flight is drawn again, with the current weights.
+    `position` and `done` are QueryCursor's: what was in flight is drawn again, with the current weights. `settings` are those
+    a resumed run must share, or its steps would not be the ones the first run would have taken.
     """
 
     step: int = 0
@@ -61,6 +62,20 @@ class RunState:
     done: list[int] = field(default_factory=list)
     version: int = -1
     wandb_id: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def run_settings(c: Config) -> dict[str, Any]:
+    """What decides the queries, samples and shapes of a run: a resumed one must agree."""
+    return {
+        "seed": c.seed,
+        "model.path": c.model.path,
+        "model.train_layers": c.model.train_layers,
+        "env.name": c.env.name,
+        "algo.queries_per_step": c.algo.queries_per_step,
+        "algo.group_size": c.algo.group_size,
+        "cluster.learner_ranks": c.cluster.learner_ranks,
+    }
 
 
 async def save_checkpoint(run_dir: Path, learners: list[Any], state: RunState, timeout_s: float) -> Path:
@@ -77,15 +92,20 @@ async def save_checkpoint(run_dir: Path, learners: list[Any], state: RunState, t
     return final
 
 
-def read_state(folder: str) -> RunState:
-    """The driver's state of a checkpoint. Raises ConfigError when the folder is not one."""
+def read_state(folder: str, config: Config) -> RunState:
+    """The driver's state of a checkpoint. Raises ConfigError when the folder is not one, or is of a run with other settings."""
     path = Path(folder) / "run.json"
     if not path.is_file():
         raise ConfigError(f"resume={folder!r} is not a checkpoint: there is no {path}")
     try:
-        return RunState(**json.loads(path.read_text()))
+        state = RunState(**json.loads(path.read_text()))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"resume={folder!r}: {path} is damaged: {error}") from error
+    settings = run_settings(config)
+    for name, value in state.settings.items():
+        if settings.get(name) != value:
+            raise ConfigError(f"resume={folder!r} is of a run with {name}={value!r}, but now it is {settings.get(name)!r}")
+    return state
 
 
 async def load_checkpoint(folder: str, learners: list[Any], timeout_s: float) -> None:
