@@ -28,7 +28,7 @@ def test_the_state_comes_back_for_a_run_with_the_same_settings(tmp_path):
     ("override", "message"),
     [
         ("seed=1", "seed=0, but now it is 1"),
-        ("algo.group_size=2", "group_size=6, but now it is 2"),
+        ("algo.group_size=2", "group_size=8, but now it is 2"),
         ("env=warp_atomic", "'vowels'"),
     ],
 )
