@@ -33,8 +33,13 @@ $(STAMP): requirements/cpu.lock pyproject.toml
 
 data: data-demo data-small ## the embedded models and worlds; what is up to date is left alone
 
-data-demo: install ## the language model and the full world
+data-demo: install ## the language model and the full world, side by side
+	@$(MAKE) --no-print-directory -j 2 data/models/smollm2 data/world
+
+.PHONY: data/models/smollm2 data/world
+data/models/smollm2:
 	$(PY) -m tools.build_models --out data/models --only smollm2
+data/world:
 	$(PY) -m tools.build_world --out data/world
 
 data-small: install ## the tiny model and the small world

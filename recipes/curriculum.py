@@ -58,16 +58,25 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
         results.append(await evaluate_policy(runtime, held, metrics, STAGES[1], 0))
         state = RunState(version=runtime.version, settings=run_settings(config))
         await run_rl(runtime, state, held, metrics, run_dir)
-        results.append(await evaluate_policy(runtime, held, metrics, STAGES[2], state.step))
-        summarise(results, run_dir)
-        await write_reports(runtime, run_dir)
+        # A report asks for one action after another: beside the evaluation's many requests that costs next to nothing.
+        result, reports = await asyncio.gather(
+            evaluate_policy(runtime, held, metrics, STAGES[2], state.step), write_reports(runtime, run_dir)
+        )
+        summarise([*results, result], run_dir)
+        for report in reports:
+            console.print(report, markup=False)
+        console.print(f"run folder: {run_dir}")
     finally:
         metrics.close()
 
 
-async def write_reports(runtime: Runtime, run_dir: Path) -> None:
-    """Whole reports by the trained policy on held-out questions, as Markdown with a reference list."""
+async def write_reports(runtime: Runtime, run_dir: Path) -> list[str]:
+    """Whole reports by the trained policy on held-out questions, as Markdown with a reference list.
+
+    Returns for each what to print: its file, its figures and its text, or why there is none.
+    """
     config = runtime.config
+    texts: list[str] = []
     everything = read_queries(Path(config.trajectories.world) / "queries.jsonl")
     environment = Report(runtime.environment.retriever, config.env.args.get("limits"))
     for query in [q for q in everything if q.data["split"] == "heldout"][: config.evaluate.reports]:
@@ -82,7 +91,7 @@ async def write_reports(runtime: Runtime, run_dir: Path) -> None:
             async with asyncio.timeout(config.cluster.trajectory_timeout_s):
                 outcome = await environment.run(query, policy)
         except (DataFailure, InfrastructureFailure, TimeoutError) as error:
-            console.print(f"report: {query.id} could not be written: {type(error).__name__}: {error}", markup=False)
+            texts.append(f"report: {query.id} could not be written: {type(error).__name__}: {error}")
             continue
         markdown = outcome.data["report_markdown"]
         assert not unresolved_markers(markdown), "the renderer wrote a marker without a reference"
@@ -91,11 +100,11 @@ async def write_reports(runtime: Runtime, run_dir: Path) -> None:
         write_atomic(path, markdown)
         m = outcome.metrics
         state = "complete" if m["complete"] else "incomplete"
-        console.print(
+        texts.append(
             f"report: {path} ({state}; {m['steps']:.0f} actions, {m['sections']:.0f} sections, {m['citations']:.0f} citations, "
-            f"{m['references']:.0f} references, {m['invented']:.0f} invented ones removed)\n"
+            f"{m['references']:.0f} references, {m['invented']:.0f} invented ones removed)\n\n{markdown}"
         )
-        console.print(markdown, markup=False)
+    return texts
 
 
 def summarise(results: list[Evaluation], run_dir: Path) -> None:
@@ -111,7 +120,6 @@ def summarise(results: list[Evaluation], run_dir: Path) -> None:
     console.print(f"gain of RL over SFT: {gain:+.3f} +- {error:.3f} (paired over {count} queries{times})")
     summary = {"stages": dict(zip(STAGES, [r.by_kind for r in results], strict=True)), "rl_gain": gain, "rl_gain_se": error}
     write_atomic(run_dir / "summary.json", json.dumps(summary, indent=2))
-    console.print(f"run folder: {run_dir}")
 
 
 def _cell(values: dict[str, float] | None) -> str:
