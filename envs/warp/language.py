@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from rlcore.errors import ConfigError
 
 CountTokens = Callable[[str], int]
 
@@ -17,6 +21,21 @@ _WORD = re.compile(f"[{_CJK}]|[^\\s{_CJK}]+")
 def count_words(text: str) -> int:
     """Whitespace-separated words, each Chinese character counting as one. The default `CountTokens`."""
     return sum(1 for _ in _WORD.finditer(text))
+
+
+@lru_cache(maxsize=4)
+def token_counter(model: str) -> CountTokens:
+    """A `CountTokens` that counts as the model's tokenizer does. `model` is a folder with its tokenizer.json.
+
+    Raises ConfigError when there is none.
+    """
+    from tokenizers import Tokenizer
+
+    path = Path(model) / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(f"tokenizer={model!r} is not a folder with a tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def detect_language(text: str) -> str:
