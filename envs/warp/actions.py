@@ -9,9 +9,10 @@ action. The action is JSON with exactly these keys, or for WRITE the section's M
                  or {"name": "nop"}
     write        parsed as {"name": "write", "content": text}
 
-With `parsing: strict` JSON is not repaired: what trains a format must not forgive its errors. `json.loads` does turn LaTeX such as
-"\\times" into a tab and "imes", so such escapes are refused, and so are control characters in titles, keywords and plans (in plans
-all but the line break). `parsing: tolerant` reads the same actions through envs/warp/repair.py and checks them the same.
+With `parsing: strict` JSON is not repaired: what trains a format must not forgive its errors. `json.loads` does turn LaTeX
+such as "\\times" into a tab and "imes", so such escapes are refused, and so are control characters in titles, keywords and
+plans (in plans all but the line break). `parsing: tolerant` reads the same actions through envs/warp/repair.py and checks
+them the same.
 
 In free control a text that starts with a brace is JSON, and any other a WRITE.
 """
@@ -92,7 +93,7 @@ def parse_reply(text: str, context: Context, limits: Limits, finish_reason: str 
     body = _between(text, "<action>", "</action>")
     if body is None:
         return Reply(None, "missing_action", thought)
-    if not _encodable(text):
+    if not is_encodable(text):
         return Reply(None, "bad_text", thought)
     if context.state == "write" if context.legal is None else not _BRACE.match(body):
         return _text_reply(body, thought, context, limits)
@@ -104,7 +105,7 @@ def parse_reply(text: str, context: Context, limits: Limits, finish_reason: str 
 
 def _tolerant(text: str, context: Context, limits: Limits, cut: bool) -> Reply:
     """The first valid action of the reply, otherwise what is wrong with its first."""
-    if not _encodable(text):
+    if not is_encodable(text):
         return Reply(None, "bad_text", None)
     thought, bodies = split_reply(text)
     replies = [_tolerant_body(body, thought, context, limits) for body in bodies if body.closed or not cut]
@@ -257,7 +258,7 @@ def _language_error(text: str, context: Context, limits: Limits) -> str | None:
     return None if ok else "wrong_language"
 
 
-def _encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     """False for half of a surrogate pair, which JSON's \\u escapes can smuggle in and no file can hold."""
     return not any("\ud800" <= c <= "\udfff" for c in text)
 

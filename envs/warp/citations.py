@@ -17,7 +17,8 @@ from typing import Any, Protocol
 # The lengths are bounded, and a run of spaces is entered at its start only, so that no text takes quadratic time.
 _NAME = r"\\([A-Za-z]{0,12}cite[A-Za-z]{0,12})\*?"
 _COMMAND = re.compile(rf"(?<![ \t])[ \t]*{_NAME}(?:\[[^\[\]{{}}]{{0,99}}\]){{0,3}}\{{([^{{}}]*)\}}", re.IGNORECASE)
-_LOOSE = re.compile(rf"{_NAME}\s{{0,9}}(?:[\[［][^\[\]［］{{}}]{{0,99}}[\]］]\s{{0,9}}){{0,3}}[{{｛]([^{{}}｛｝]*)[}}｝]", re.IGNORECASE)
+_OPTION = r"[\[［][^\[\]［］{}]{0,99}[\]］]"
+_LOOSE = re.compile(rf"{_NAME}\s{{0,9}}(?:{_OPTION}\s{{0,9}}){{0,3}}[{{｛]([^{{}}｛｝]*)[}}｝]", re.IGNORECASE)
 _PLAIN = re.compile(r"\\cite\{([^{}]*)\}")
 _ANY = re.compile(r"\\[A-Za-z]{0,12}cite", re.IGNORECASE)
 _SEPARATOR = re.compile(r"[,，;；、]")

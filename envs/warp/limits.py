@@ -15,7 +15,10 @@ CHOICES = {
     "parsing": ("strict", "tolerant"),
     "prompts": ("compact", "detailed"),
 }
-_MAY_BE_ZERO = ("max_reasks", "min_write_chars", "min_cjk", "max_expansions", "abbreviate_over", "abbreviate_head", "abbreviate_tail")
+_MAY_BE_ZERO = (
+    *("max_reasks", "min_write_chars", "min_cjk", "max_expansions"),
+    *("abbreviate_over", "abbreviate_head", "abbreviate_tail"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ section stays unwritten, visibly; without an outline, or in EXTEND, the report e
 from __future__ import annotations
 
 from collections.abc import Sequence
-
 from typing import Any
 
 from envs.warp.actions import Context, Reply, parse_reply

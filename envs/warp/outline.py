@@ -108,7 +108,11 @@ class Outline:
         return cls(row["title"], [Section.from_json(s) for s in row["sections"]])
 
     def view(
-        self, shorten: Callable[[str], str], full: Callable[[Path], bool] = lambda path: False, title: str = "Title: {}", draft: bool = True
+        self,
+        shorten: Callable[[str], str],
+        full: Callable[[Path], bool] = lambda path: False,
+        title: str = "Title: {}",
+        draft: bool = True,
     ) -> str:
         """What a prompt shows: one line per section, "section-1.2 Title [PLAN] plan" or "... [OK] text".
 

@@ -28,7 +28,8 @@ _SEARCH = '{"name":"search","keywords":["..."]}'
 _INITIALIZE = '{"name":"init-plan","title":"...","sections":[{"title":"...","plan":"..."}]}'
 _EXTEND = '{"name":"extend-plan","position":"section-N","subsections":[{"title":"...","plan":"..."}]}'
 _NOP = '{"name":"nop"}'
-_PLAN_ALL = '{"name":"init-plan","title":"...","sections":[{"title":"...","plan":"...","subsections":[{"title":"...","plan":"..."}]}]}'
+_SUB = '{"title":"...","plan":"...","subsections":[{"title":"...","plan":"..."}]}'
+_PLAN_ALL = f'{{"name":"init-plan","title":"...","sections":[{_SUB}]}}'
 
 ENGLISH = Wording(
     system="You write a cited research report step by step. Reply: <thought>one short reason</thought><action>...</action>",
@@ -61,9 +62,9 @@ TERMINATE, when every section is written: {_NOP}""",
         "section needs and the draft does not have yet; each keyword asks for something else.",
         "initialize": "Sections do not overlap and together answer the question. Titles carry no numbers. A plan says in one or "
         "two sentences what its section will establish, and claims nothing that the passages do not show.",
-        "write": "Say only what the passages support, and cite after each statement: \\cite{textid3} or \\cite{textid3, textid1}, "
-        "with keys from this prompt only, at most $max_citations times. More than $min_write_chars characters of plain "
-        "Markdown without the sign #. Continue the draft; do not repeat it, introduce it or sum it up.",
+        "write": "Say only what the passages support, and cite after each statement: \\cite{textid3} or "
+        "\\cite{textid3, textid1}, with keys from this prompt only, at most $max_citations times. More than $min_write_chars "
+        "characters of plain Markdown without the sign #. Continue the draft; do not repeat it, introduce it or sum it up.",
         "extend": "Expand the one written section where the question wants more than the draft says: above level $max_levels and "
         "without subsections. Its text stays as it is, so plan what it lacks. Stop when more depth would add little.",
     },
@@ -117,14 +118,15 @@ CHINESE = Wording(
 结束（所有节都写好时）：{_NOP}""",
     },
     rules={
-        "always": "规则：只写一个 thought 和一个 action，标签之外不写任何内容，不用代码围栏。JSON 的键与示例完全一致，其中的反斜杠要写两个。"
-        "标题、计划和正文都用中文。",
+        "always": "规则：只写一个 thought 和一个 action，标签之外不写任何内容，不用代码围栏。"
+        "JSON 的键与示例完全一致，其中的反斜杠要写两个。标题、计划和正文都用中文。",
         "search": "关键词是相关文献中会出现的短语。针对该节计划需要而草稿还没有的内容，各个关键词互不重复。",
         "initialize": "各节互不重叠，合起来回答问题。标题不带编号。计划用一两句话写明该节要说清什么，不写资料中没有的论断。",
-        "write": "只写资料支持的内容，每个论断之后注明出处：\\cite{textid3} 或 \\cite{textid3, textid1}，只用本提示中出现的编号，"
-        "最多 $max_citations 处。正文超过 $min_write_chars 个字符，用普通 Markdown，不出现 # 号。承接草稿，不重复，不写引言或小结。",
-        "extend": "只扩展一个已写好、问题还要求更深入的节：级别在第 $max_levels 级以上，且没有小节。其正文保持不变，小节补充它所缺的内容。"
-        "继续深入意义不大时就结束。",
+        "write": "只写资料支持的内容，每个论断之后注明出处：\\cite{textid3} 或 \\cite{textid3, textid1}，"
+        "只用本提示中出现的编号，最多 $max_citations 处。正文超过 $min_write_chars 个字符，用普通 Markdown，不出现 # 号。"
+        "承接草稿，不重复，不写引言或小结。",
+        "extend": "只扩展一个已写好、问题还要求更深入的节：级别在第 $max_levels 级以上，且没有小节。"
+        "其正文保持不变，小节补充它所缺的内容。继续深入意义不大时就结束。",
     },
     errors={
         "length": "回复被截断，请写得更短。",
