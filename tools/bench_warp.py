@@ -67,7 +67,7 @@ class Policy:
 
     def _write(self, prompt: str) -> str:
         key = next(line for line in prompt.splitlines() if line.startswith("textid")).partition(":")[0]
-        return f"{WORDS} \\cite{{{key}}} " * 20
+        return f"{WORDS} {WORDS} \\cite{{{key}}} " * 10
 
     def _action(self, state: str | None, prompt: str) -> dict[str, Any]:
         def items(n: int) -> list[dict[str, str]]:

@@ -28,7 +28,7 @@ from typing import Any
 from envs.warp.citations import cited_keys, count_citations, drop_citations, is_malformed
 from envs.warp.language import language_ok
 from envs.warp.limits import Limits
-from envs.warp.repair import Body, hides_latex, read_json, read_text, split_reply
+from envs.warp.repair import Body, each_text, hides_latex, read_json, read_text, split_reply
 
 # Every way a reply can fail, which is all that a failure is recorded as. The last is a prompt that left no room for a reply.
 ERRORS = (
@@ -41,6 +41,7 @@ KINDS = {"search": "search", "init-plan": "initialize", "write": "write", "exten
 _RAW_KEY = re.compile(r"bibkey|textid[0-9]", re.IGNORECASE)
 _OFFERED = {"search": ("search",), "initialize": ("init-plan",), "extend": ("extend-plan", "nop"), "write": ()}
 _FREE = ("search", "init-plan", "extend-plan", "nop")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BRACE = re.compile(r"\s*(?:```\w*\s*)?[{｛]")
 _KEYS = {
     "search": {"name", "keywords"},
@@ -131,7 +132,7 @@ def _text_reply(content: str, thought: str | None, context: Context, limits: Lim
 def _json_reply(action: Any, thought: str | None, context: Context, limits: Limits) -> Reply:
     error = _json_error(action, context, limits)
     # Stripped only now: a tab that was "\\times" must not go unseen because the title begins with it.
-    return Reply(None, error, thought) if error else Reply(_stripped(action), None, thought)
+    return Reply(None, error, thought) if error else Reply(each_text(action, str.strip), None, thought)
 
 
 def _between(text: str, start: str, end: str) -> str | None:
@@ -146,17 +147,6 @@ def _load(body: str) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
-
-
-def _stripped(value: Any) -> Any:
-    """A checked action with every text in it stripped of surrounding white space."""
-    if isinstance(value, str):
-        return value.strip()
-    if isinstance(value, list):
-        return [_stripped(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _stripped(item) for key, item in value.items()}
-    return value
 
 
 def _json_error(action: Any, context: Context, limits: Limits) -> str | None:
@@ -260,7 +250,7 @@ def _language_error(text: str, context: Context, limits: Limits) -> str | None:
 
 def is_encodable(text: str) -> bool:
     """False for half of a surrogate pair, which JSON's \\u escapes can smuggle in and no file can hold."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
+    return _SURROGATE.search(text) is None
 
 
 def _is_line(text: str) -> bool:

@@ -49,8 +49,8 @@ def language_ok(text: str, language: str, *, min_cjk: float, max_cjk: float) -> 
     "zh" needs a share above `min_cjk`, any other language one below `max_cjk`. Digits, spaces and punctuation of either
     script are not letters, so "2020-2023" suits every language but Chinese, where a text must have something Chinese.
     """
-    letters = [c for c in text if c.isalpha()]
-    share = sum(1 for c in letters if _CJK_CHARACTER.match(c)) / len(letters) if letters else 0.0
+    letters = sum(map(str.isalpha, text))
+    share = sum(map(str.isalpha, _CJK_CHARACTER.findall(text))) / letters if letters else 0.0
     return share > min_cjk if language == "zh" else share < max_cjk
 
 

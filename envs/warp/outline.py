@@ -38,6 +38,13 @@ class Section:
     plan: str
     content: str | None = None
     children: list[Section] = field(default_factory=list)
+    _line: tuple[str, str] = field(default=("", ""), init=False, repr=False, compare=False)  # a text and what `line` made of it
+
+    def line(self, text: str) -> str:
+        """Its plan or content on one line, without citations. Kept, because every prompt of a report asks for every section."""
+        if self._line[0] != text:
+            self._line = text, " ".join(drop_citations(text).split())
+        return self._line[1]
 
     @classmethod
     def plan_of(cls, item: dict[str, Any]) -> Section:
@@ -122,7 +129,7 @@ class Outline:
         lines = [title.format(self.title)]
         for path, section in self.walk():
             written = section.content if draft else None
-            text = " ".join(drop_citations(section.plan if written is None else written).split())
+            text = section.line(section.plan if written is None else written)
             if written is not None and not full(path):
                 text = shorten(text)
             status = "PLAN" if section.content is None else "OK"

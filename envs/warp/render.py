@@ -91,9 +91,11 @@ class _Citations:
         text = map_citations(text.replace(OPEN, "").replace(CLOSE, ""), self.markers)
         text = _LINK.sub(self._link, _MENTION.sub("", text))
         text = _URL.sub(lambda m: m[0] if m[1] in self.urls else self._drop(m[1]), text)
-        while _LITERAL_MARKER.search(text):  # "[[3]7]" leaves another one behind
+        for _ in range(9):  # "[[3]7]" leaves another one behind
+            if not _LITERAL_MARKER.search(text):
+                return text
             text = _LITERAL_MARKER.sub(lambda m: self._drop(m[0].strip()), text)
-        return text
+        return text.replace("[", "")  # nested without an end
 
     def _link(self, match: re.Match[str]) -> str:
         label = "" if match[1].strip().isdigit() else match[1]

@@ -1,7 +1,7 @@
 r"""Tolerant reading of a reply (`parsing: tolerant`): what a strict reader would refuse for its form alone is mended here.
 
     text -> tags in one form, think blocks gone -> the bodies of its actions -> fences gone
-         -> JSON: LaTeX's backslashes escaped, full-width punctuation made ASCII, the rest by json_repair
+         -> JSON: LaTeX's backslashes escaped; full-width punctuation made ASCII, trailing commas gone; the rest by json_repair
          -> WRITE: its text, citations in the plain form
 
 The checks that follow are the strict reader's, so nothing gets in that the contract forbids. What the length limit cut is never
@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from envs.warp.citations import normalise_citations
@@ -38,7 +39,9 @@ _BACKSLASH = re.compile(rf"\\(?:[\\\"/]|u[0-9a-fA-F]{{4}}|(?P<hidden>{_HIDDEN_CO
 _ASCII = str.maketrans({"｛": "{", "｝": "}", "［": "[", "］": "]", "：": ":", "，": ",", "、": ","})
 _CLOSERS = {'"': '"＂', "“": '”“＂"', "”": '”“＂"', "＂": '＂"', "'": "'’", "‘": "’'"}  # by what opened the string
 _STRING_ENDS = frozenset(":：,，、}｝]］")
-_MAX_DEPTH = 20  # of braces; the deepest outline has 6, and mending far more of them takes seconds
+_MAX_DEPTH = 20  # of braces: the deepest outline has 6, and a thousand would take seconds or end the recursion
+# Stand for an escaped backslash and quote while json_repair works, which loses some of them (private use characters).
+_GUARDS = {"\\": "\ue002", '"': "\ue003", "/": "/"}
 _CONTROL = re.compile(r"[\t\r\x0b\x0c\u2028\u2029]+")
 
 
@@ -109,34 +112,47 @@ def read_text(body: Body) -> str:
 def read_json(body: Body) -> Any:
     """The action's JSON object, None where there is none that can be read.
 
-    An object that is whole is taken as it stands, whatever surrounds it; only then is the rest repaired.
+    An object that is whole is taken as it stands, whatever surrounds it; only then are its punctuation and the rest repaired.
     """
     text = _BACKSLASH.sub(_escape, body.text)
+    if _depth(text) > _MAX_DEPTH:
+        return None
+    value = _first_object(text)
+    if value is not None:
+        return each_text(value, _tidy)
+    guarded = re.sub(r"\\([\\\"/])", lambda m: _GUARDS[m[1]], re.sub("[\ue002\ue003]", "", text))
+    structured = _ascii_structure(guarded)
+    value = _first_object(structured)
+    return each_text(_repaired(structured, body.closed) if value is None else value, lambda t: _tidy(_unguarded(t)))
+
+
+def _first_object(text: str) -> Any:
+    """The first JSON object with a "name" in the text, None when there is none that is whole."""
     decoder = json.JSONDecoder(strict=False)  # line breaks and tabs may stand in strings as themselves
     at = text.find("{")
     for _ in range(8):  # prose has few braces; more would only cost time
         if at < 0:
-            break
+            return None
         try:
             value, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            end, value = at + 1, None
+        except ValueError:
+            value, end = None, at + 1
         if isinstance(value, dict) and "name" in value:
-            return _tidy(value)
+            return value
         at = text.find("{", end)
-    return _tidy(_repaired(_ascii_structure(text), body.closed))
+    return None
 
 
 def _repaired(text: str, closed: bool) -> Any:
-    import json_repair  # half a second, which strict parsing need not pay
+    import json_repair  # a third of a second, which strict parsing need not pay
 
     start, last = text.find("{"), text.rfind("}")
-    unfinished = text[last + 1 :].strip(" \n`")
-    if start < 0 or not (closed or (last > start and not unfinished)) or _depth(text) > _MAX_DEPTH:
+    whole = last > start and not text[last + 1 :].strip(" \n`")
+    if start < 0 or not (closed or whole):
         return None
     try:
         value = json_repair.loads(text[start : last + 1] if last > start else text[start:], skip_json_loads=True)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     return next((v for v in value if isinstance(v, dict)), None) if isinstance(value, list) else value
 
@@ -156,47 +172,56 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _ascii_structure(text: str) -> str:
-    """JSON's punctuation and quotes in ASCII where they stand outside strings. A quote ends a string only before punctuation
-    (or the end), so that quotation marks inside a value stay."""
+    """JSON's punctuation and quotes in ASCII where they stand outside strings, without trailing commas. A quote ends a string
+    only before punctuation (or the end), so that quotation marks inside a value stay."""
     out: list[str] = []
-    i = 0
+    i, last = 0, -1  # `last`: of what is not space in `out`
     while i < len(text):
         closers = _CLOSERS.get(text[i])
         if closers is None:
-            out.append(text[i].translate(_ASCII))
+            sign = text[i].translate(_ASCII)
+            if not sign.isspace():
+                if sign in "}]" and last >= 0 and out[last] == ",":
+                    out[last] = ""
+                last = len(out)
+            out.append(sign)
             i += 1
             continue
         end = _string_end(text, i + 1, closers)
         inner = text[i + 1 : end]
         if text[i] == '"' and len(inner) > 2 and inner[0] == inner[-1] == '"':  # ""doubled""
             inner = inner[1:-1]
-        out.append('"' + re.sub(r'(\\.)|"', lambda m: m[1] or '\\"', inner, flags=re.DOTALL) + '"')
+        last = len(out)
+        out.append('"' + inner.replace('"', _GUARDS['"']) + '"')
         i = end + 1
     return "".join(out)
 
 
 def _string_end(text: str, start: int, closers: str) -> int:
     """Where the string that begins at `start` ends: at its first closing quote before punctuation, or with the text."""
-    i = start
-    while i < len(text):
-        if text[i] == "\\":
-            i += 2
-            continue
+    for i in range(start, len(text)):
         if text[i] in closers:
             following = text[i + 1 : i + 20].lstrip()
             if not following or following[0] in _STRING_ENDS:
                 return i
-        i += 1
     return len(text)
 
 
-def _tidy(value: Any) -> Any:
+def _unguarded(text: str) -> str:
+    return text.replace(_GUARDS["\\"], "\\").replace(_GUARDS['"'], '"')
+
+
+def _tidy(text: str) -> str:
     """Tabs and other breaks within lines become spaces, escaped surrogate pairs the character they stand for."""
+    return _CONTROL.sub(" ", text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """JSON data with every text in it changed, keys excepted."""
     if isinstance(value, str):
-        text = _CONTROL.sub(" ", value)
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        return change(value)
     if isinstance(value, list):
-        return [_tidy(item) for item in value]
+        return [each_text(item, change) for item in value]
     if isinstance(value, dict):
-        return {key: _tidy(item) for key, item in value.items()}
+        return {key: each_text(item, change) for key, item in value.items()}
     return value

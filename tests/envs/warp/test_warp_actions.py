@@ -245,3 +245,32 @@ def test_tags(text, thought, error):
 
 def test_a_reply_cut_by_its_limit_is_invalid():
     assert parse_reply(_reply({"name": "nop"}), EXTEND, HARD, "length").error == "length"
+
+
+ZH = Context("write", "zh", ("textid1",))
+
+
+@pytest.mark.parametrize(
+    ("limits", "context", "fits", "fails", "error"),
+    [
+        ({"max_keywords": 2}, Context("search"), _search("a", "b"), _search("a", "b", "c"), "too_many_keywords"),
+        ({"min_sections": 2}, Context("initialize"), _init(2), _init(1), "too_few_sections"),
+        ({"max_sections": 4}, Context("initialize"), _init(4), _init(5), "too_many_sections"),
+        ({"min_subsections": 1}, EXTEND, _extend(1), _extend(0), "too_few_subsections"),
+        ({"max_subsections": 3}, EXTEND, _extend(3), _extend(4), "too_many_subsections"),
+        ({"min_write_chars": 65}, WRITE, CITED, CITED.replace("its ", ""), "too_short"),
+        ({"max_citations": 1}, WRITE, CITED, CITED + " \\cite{textid2}", "too_many_citations"),
+        ({"citation_required": True}, WRITE, CITED, CITED.replace("\\cite{textid1}", "as said"), "no_citation"),
+        ({"max_cjk": 0.01}, WRITE, CITED, CITED.replace("Oslo", "奥"), "wrong_language"),  # 1 of 47 letters: the release's demo
+        (
+            {"min_cjk": 0.9},
+            ZH,
+            "奥斯陆是首都" * 9 + "\\cite{textid1}",
+            "奥斯陆是首都ab" * 9 + "\\cite{textid1}",
+            "wrong_language",
+        ),
+    ],
+)
+def test_every_limit_is_an_option(limits, context, fits, fails, error):
+    assert parse_reply(_reply(fits), context, Limits(**limits)).error is None
+    assert parse_reply(_reply(fails), context, Limits(**limits)).error == error

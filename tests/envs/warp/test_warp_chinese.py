@@ -104,8 +104,8 @@ def test_the_prompts_are_chinese_and_count_characters(outcome):
     assert asked[0][1]["content"] == f"问题：{QUERY.data['question']}\n任务：为 outline 查找资料。动作：" + (
         '{"name":"search","keywords":["..."]}，1 到 5 个关键词。'
     )
-    lines = asked[4][1]["content"].splitlines()  # the search for section-2: 6 characters of head, 4 of tail
-    assert lines[1] == "标题：三国概况" and lines[2] == "section-1 一、秘鲁 [OK] 秘鲁位于南美 ... 可以核对。"
+    lines = asked[4][1]["content"].splitlines()  # the search for section-2: 6 characters of head; of tail 3, and the full stop
+    assert lines[1] == "标题：三国概况" and lines[2] == "section-1 一、秘鲁 [OK] 秘鲁位于南美 ... 以核对。"
 
 
 def test_english_texts_are_refused_and_too_short_chinese_ones(doc, scripted):
