@@ -1,5 +1,9 @@
 r"""The one citation grammar, `\cite{textid3, textid1}`, and the numbering of passages that its keys refer to.
 
+Models also write LaTeX's other commands: `\citep{..}`, `\parencite[p. 3]{..}`, `\Cite*{..}`. They are read and rendered as
+citations too, but a strict reply must use the plain form (`is_malformed`), and `normalise_citations` turns all into it for a
+tolerant one. `\nocite` and `\citestyle` cite nothing in the text. `#1` is a macro's placeholder, not a key.
+
 A key is only ever given out by a `PassageBook`; it is never read from a passage's text, so what a document says cannot make
 a key valid.
 """
@@ -10,7 +14,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-_COMMAND = re.compile(r"[ \t]*\\cite\{([^{}]*)\}")
+# The lengths are bounded, and a run of spaces is entered at its start only, so that no text takes quadratic time.
+_NAME = r"\\([A-Za-z]{0,12}cite[A-Za-z]{0,12})\*?"
+_COMMAND = re.compile(rf"(?<![ \t])[ \t]*{_NAME}(?:\[[^\[\]{{}}]{{0,99}}\]){{0,3}}\{{([^{{}}]*)\}}", re.IGNORECASE)
+_OPTION = r"[\[［][^\[\]［］{}]{0,99}[\]］]"
+_LOOSE = re.compile(rf"{_NAME}\s{{0,9}}(?:{_OPTION}\s{{0,9}}){{0,3}}[{{｛]([^{{}}｛｝]*)[}}｝]", re.IGNORECASE)
+_PLAIN = re.compile(r"\\cite\{([^{}]*)\}")
+_ANY = re.compile(r"\\[A-Za-z]{0,12}cite", re.IGNORECASE)
+_SEPARATOR = re.compile(r"[,，;；、]")
+_SILENT = ("nocite", "citestyle")
 
 
 class Document(Protocol):
@@ -27,12 +39,16 @@ class Document(Protocol):
 
 
 def _keys(group: str) -> list[str]:
-    return list(dict.fromkeys(key for part in group.split(",") if (key := part.strip())))
+    return list(dict.fromkeys(key for part in group.split(",") if (key := part.strip()) and not key.startswith("#")))
+
+
+def _keys_of(command: re.Match[str]) -> list[str]:
+    return [] if command[1].lower() in _SILENT else _keys(command[2])
 
 
 def cited_keys(text: str) -> list[str]:
     """Every cited key once, in order of first citation."""
-    return list(dict.fromkeys(key for m in _COMMAND.finditer(text) for key in _keys(m[1])))
+    return list(dict.fromkeys(key for m in _COMMAND.finditer(text) for key in _keys_of(m)))
 
 
 def count_citations(text: str) -> int:
@@ -41,15 +57,26 @@ def count_citations(text: str) -> int:
 
 
 def is_malformed(text: str) -> bool:
-    r"""True when a `\cite` does not follow the grammar: no closing brace, no key, another command such as `\citep`."""
-    return "\\cite" in _COMMAND.sub(lambda m: "" if _keys(m[1]) else m[0], text)
+    r"""True when a citation does not follow the plain grammar: no closing brace, no key, another command such as `\citep`."""
+    return _ANY.search(_PLAIN.sub(lambda m: "" if _keys(m[1]) else m[0], text)) is not None
+
+
+def normalise_citations(text: str) -> str:
+    r"""The text with every form of citation in the plain one: `\citep[p. 3] ｛textid1；textid2｝` -> `\cite{textid1, textid2}`.
+    Commands that cite nothing are removed; what is broken beyond that stays for `is_malformed` to find."""
+
+    def plain(match: re.Match[str]) -> str:
+        keys = [] if match[1].lower() in _SILENT else _keys(_SEPARATOR.sub(",", match[2]))
+        return "\\cite{" + ", ".join(keys) + "}" if keys else ""
+
+    return _LOOSE.sub(plain, text)
 
 
 def map_citations(text: str, replace: Callable[[list[str]], str]) -> str:
     """The text with every command replaced by `replace(its keys)`. Spaces before a command go with it when nothing is left."""
 
     def one(match: re.Match[str]) -> str:
-        new = replace(_keys(match[1]))
+        new = replace(_keys_of(match))
         return match[0][: match[0].index("\\")] + new if new else ""
 
     return _COMMAND.sub(one, text)

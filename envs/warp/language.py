@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from rlcore.errors import ConfigError
 
 CountTokens = Callable[[str], int]
 
@@ -19,6 +23,21 @@ def count_words(text: str) -> int:
     return sum(1 for _ in _WORD.finditer(text))
 
 
+@lru_cache(maxsize=4)
+def token_counter(model: str) -> CountTokens:
+    """A `CountTokens` that counts as the model's tokenizer does. `model` is a folder with its tokenizer.json.
+
+    Raises ConfigError when there is none.
+    """
+    from tokenizers import Tokenizer
+
+    path = Path(model) / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(f"tokenizer={model!r} is not a folder with a tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
 def detect_language(text: str) -> str:
     """ "zh" when the text has any Chinese character, else "en"."""
     return "zh" if _CJK_CHARACTER.search(text) else "en"
@@ -30,8 +49,8 @@ def language_ok(text: str, language: str, *, min_cjk: float, max_cjk: float) -> 
     "zh" needs a share above `min_cjk`, any other language one below `max_cjk`. Digits, spaces and punctuation of either
     script are not letters, so "2020-2023" suits every language but Chinese, where a text must have something Chinese.
     """
-    letters = [c for c in text if c.isalpha()]
-    share = sum(1 for c in letters if _CJK_CHARACTER.match(c)) / len(letters) if letters else 0.0
+    letters = sum(map(str.isalpha, text))
+    share = sum(map(str.isalpha, _CJK_CHARACTER.findall(text))) / letters if letters else 0.0
     return share > min_cjk if language == "zh" else share < max_cjk
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,17 @@ class Section:
     plan: str
     content: str | None = None
     children: list[Section] = field(default_factory=list)
+    _line: tuple[str, str] = field(default=("", ""), init=False, repr=False, compare=False)  # a text and what `line` made of it
+
+    def line(self, text: str) -> str:
+        """Its plan or content on one line, without citations. Kept, because every prompt of a report asks for every section."""
+        if self._line[0] != text:
+            self._line = text, " ".join(drop_citations(text).split())
+        return self._line[1]
+
+    @classmethod
+    def plan_of(cls, item: dict[str, Any]) -> Section:
+        return cls(item["title"], item["plan"], None, [cls.plan_of(i) for i in item.get("subsections", [])])
 
     def to_json(self) -> dict[str, Any]:
         subsections = [child.to_json() for child in self.children]
@@ -56,9 +67,9 @@ class Outline:
     sections: list[Section]
 
     @classmethod
-    def plan(cls, title: str, sections: list[dict[str, str]]) -> Outline:
-        """A fresh outline from an init-plan's {"title", "plan"} items."""
-        return cls(title, [Section(s["title"], s["plan"]) for s in sections])
+    def plan(cls, title: str, sections: list[dict[str, Any]]) -> Outline:
+        """A fresh outline from an init-plan's {"title", "plan"} items, which may hold "subsections" of the same kind."""
+        return cls(title, [Section.plan_of(s) for s in sections])
 
     def walk(self) -> Iterator[tuple[Path, Section]]:
         """Every section with its path, parents first, left to right."""
@@ -73,13 +84,15 @@ class Outline:
         path = parse_position(position)
         return next((section for p, section in self.walk() if p == path), None)
 
-    def cursor(self) -> str | None:
-        """The position of the first section that is not written, None when all are."""
-        return next((format_position(path) for path, section in self.walk() if section.content is None), None)
+    def cursor(self, given_up: Container[str] = ()) -> str | None:
+        """The position of the first section that is neither written nor given up, None when there is none."""
+        due = (format_position(path) for path, section in self.walk() if section.content is None)
+        return next((position for position in due if position not in given_up), None)
 
     def expandable(self, max_levels: int) -> list[str]:
-        """Positions that may get subsections: above the last level and without any yet."""
-        return [format_position(path) for path, s in self.walk() if len(path) < max_levels and not s.children]
+        """Positions that may get subsections: written, above the last level and without any yet."""
+        rows = self.walk()
+        return [format_position(path) for path, s in rows if s.content is not None and len(path) < max_levels and not s.children]
 
     def write(self, position: str, content: str) -> None:
         """Fill the section at a position that exists and is not written."""
@@ -91,7 +104,7 @@ class Outline:
         """Give the section at an expandable position its subsections. Its own text stays, as their lead text."""
         section = self.find(position)
         assert section is not None and not section.children, position
-        section.children = [Section(s["title"], s["plan"]) for s in subsections]
+        section.children = [Section.plan_of(s) for s in subsections]
 
     def to_json(self) -> dict[str, Any]:
         """{"title", "sections": [{"title", "plan", "content", "subsections": [...]}, ...]}; `from_json` is the inverse."""
@@ -101,15 +114,23 @@ class Outline:
     def from_json(cls, row: dict[str, Any]) -> Outline:
         return cls(row["title"], [Section.from_json(s) for s in row["sections"]])
 
-    def view(self, shorten: Callable[[str], str], full: Callable[[Path], bool] = lambda path: False) -> str:
+    def view(
+        self,
+        shorten: Callable[[str], str],
+        full: Callable[[Path], bool] = lambda path: False,
+        title: str = "Title: {}",
+        draft: bool = True,
+    ) -> str:
         """What a prompt shows: one line per section, "section-1.2 Title [PLAN] plan" or "... [OK] text".
 
         Texts lose their citations, whose passages the prompt does not show, and go through `shorten` unless `full(path)`.
+        With `draft` false a written section shows its plan instead of its text.
         """
-        lines = [f"Title: {self.title}"]
+        lines = [title.format(self.title)]
         for path, section in self.walk():
-            text = " ".join(drop_citations(section.plan if section.content is None else section.content).split())
-            if section.content is not None and not full(path):
+            written = section.content if draft else None
+            text = section.line(section.plan if written is None else written)
+            if written is not None and not full(path):
                 text = shorten(text)
             status = "PLAN" if section.content is None else "OK"
             lines.append(f"{'  ' * (len(path) - 1)}{format_position(path)} {section.title} [{status}] {text}")

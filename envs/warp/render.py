@@ -1,18 +1,46 @@
 r"""From outline to Markdown: numbered headings, `[n]` markers numbered by first appearance, and the list they refer to.
 
 The list is filled from the passage book alone. Whatever looks like a source and is not in it is removed and counted: unknown
-`\cite` keys, literal "[7]" markers, and web addresses of no retrieved passage.
+`\cite` keys, literal "[7]" markers, and web addresses of no retrieved passage. `lay_out` does that for every output format;
+envs/warp/render_html.py writes the other one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from envs.warp.citations import PassageBook, drop_citations, map_citations
-from envs.warp.outline import Outline, Section
+from envs.warp.outline import Outline, Path, Section
 
-REFERENCES = "## References"
+
+class Source(Protocol):
+    """What the reference list needs of a document."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+
+
+Sources = PassageBook | Mapping[str, Source]
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What a report says in its own words."""
+
+    references: str
+    untitled: str
+    not_written: str
+
+
+ENGLISH = Labels("References", "Untitled", "Not written. Plan: {}")
+LABELS = {"en": ENGLISH, "zh": Labels("参考文献", "无标题", "尚未撰写。计划：{}")}
 
 _NUMBERING = re.compile(
     r"^(?:\s*(?:#+"
@@ -25,12 +53,13 @@ _NUMBERING = re.compile(
     r")\s*)+",
     re.IGNORECASE,
 )
-_MENTION = re.compile(r"[ \t]*\bsection-\d+(?:\.\d+)*\b", re.IGNORECASE)
+_GAP = r"(?<![ \t])[ \t]*"  # entered at its start only: trying every space of a long run takes quadratic time
+_MENTION = re.compile(_GAP + r"\bsection-\d+(?:\.\d+)*\b", re.IGNORECASE)
 _MARKER = re.compile(r"\[(\d+)\]")
-_LITERAL_MARKER = re.compile(r"[ \t]*\[\d+(?:\s*[,–-]\s*\d+)*\]")
-_OPEN, _CLOSE = "\ue000", "\ue001"  # around our own markers' numbers, until the model's are gone (private use characters)
+_LITERAL_MARKER = re.compile(_GAP + r"\[\d+(?:\s*[,–-]\s*\d+)*\]")
+OPEN, CLOSE = "\ue000", "\ue001"  # around our own markers' numbers, until the model's are gone (private use characters)
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]*)\)")
-_URL = re.compile(r"[ \t]*<?(https?://[^\s<>)\]\ue000]*[^\s<>)\]\ue000.,;:!?])>?")
+_URL = re.compile(_GAP + r"<?(https?://[^\s<>)\]\ue000]*[^\s<>)\]\ue000.,;:!?])>?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +74,7 @@ class Rendered:
 class _Citations:
     """Numbers keys as they appear, over the whole report."""
 
-    def __init__(self, book: PassageBook) -> None:
+    def __init__(self, book: Sources) -> None:
         self.book = book
         self.urls = {book[key].url for key in book} - {""}
         self.numbers: dict[str, int] = {}
@@ -55,16 +84,18 @@ class _Citations:
         known = [key for key in keys if key in self.book]
         self.removed += [key for key in keys if key not in self.book]
         numbers = [self.numbers.setdefault(key, len(self.numbers) + 1) for key in known]
-        return "".join(f"{_OPEN}{n}{_CLOSE}" for n in sorted(numbers))
+        return "".join(f"{OPEN}{n}{CLOSE}" for n in sorted(numbers))
 
     def text(self, text: str) -> str:
-        """The text with its markers, and without sources that the model made up or mentions of positions."""
-        text = map_citations(text.replace(_OPEN, "").replace(_CLOSE, ""), self.markers)
+        """The text, its markers' numbers between OPEN and CLOSE, without made-up sources and mentions of positions."""
+        text = map_citations(text.replace(OPEN, "").replace(CLOSE, ""), self.markers)
         text = _LINK.sub(self._link, _MENTION.sub("", text))
         text = _URL.sub(lambda m: m[0] if m[1] in self.urls else self._drop(m[1]), text)
-        while _LITERAL_MARKER.search(text):  # "[[3]7]" leaves another one behind
+        for _ in range(9):  # "[[3]7]" leaves another one behind
+            if not _LITERAL_MARKER.search(text):
+                return text
             text = _LITERAL_MARKER.sub(lambda m: self._drop(m[0].strip()), text)
-        return text.replace(_OPEN, "[").replace(_CLOSE, "]")
+        return text.replace("[", "")  # nested without an end
 
     def _link(self, match: re.Match[str]) -> str:
         label = "" if match[1].strip().isdigit() else match[1]
@@ -75,30 +106,61 @@ class _Citations:
         return ""
 
 
-def render(outline: Outline, book: PassageBook) -> Rendered:
-    """The whole report. A section that was never written shows its plan in italics."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One section: its path, its clean title, and its text with markers, or its plan when it is not written."""
+
+    path: Path
+    title: str
+    text: str
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A report before it has a format: `references` are the cited keys in the order of their numbers."""
+
+    title: str
+    parts: list[Part]
+    references: list[str]
+    removed: list[str]
+
+
+def lay_out(outline: Outline, book: Sources, labels: Labels) -> Layout:
+    """Number the citations and remove what has no source."""
     citations = _Citations(book)
-    parts = [f"# {_title(outline.title, citations)}"]
-    for path, section in outline.walk():
-        number = ".".join(map(str, path))
-        parts += [f"{'#' * (len(path) + 1)} {number} {_title(section.title, citations)}", _body(section, citations)]
-    if citations.numbers:
-        parts += [REFERENCES, "\n".join(_entry(book, key, n) for key, n in citations.numbers.items())]
-    return Rendered(_normalise("\n\n".join(parts)), list(citations.numbers), citations.removed)
+    title = _title(outline.title, citations, labels)
+    parts = [
+        Part(path, _title(section.title, citations, labels), _text(section, citations), section.content is not None)
+        for path, section in outline.walk()
+    ]
+    return Layout(title, parts, list(citations.numbers), citations.removed)
 
 
-def _body(section: Section, citations: _Citations) -> str:
-    if section.content is None:
-        return f"*Not written. Plan: {_line(citations.text(drop_citations(section.plan)))}*"
-    return citations.text(section.content)
+def render(outline: Outline, book: Sources, language: str = "en") -> Rendered:
+    """The whole report. A section that was never written shows its plan in italics."""
+    labels = LABELS.get(language, ENGLISH)
+    layout = lay_out(outline, book, labels)
+    lines = [f"# {layout.title}"]
+    for part in layout.parts:
+        number = ".".join(map(str, part.path))
+        text = part.text if part.written else f"*{labels.not_written.format(part.text)}*"
+        lines += [f"{'#' * (len(part.path) + 1)} {number} {part.title}", text.replace(OPEN, "[").replace(CLOSE, "]")]
+    if layout.references:
+        entries = (_entry(book[key], n) for n, key in enumerate(layout.references, 1))
+        lines += [f"## {labels.references}", "\n".join(entries)]
+    return Rendered(_normalise("\n\n".join(lines)), layout.references, layout.removed)
 
 
-def _title(title: str, citations: _Citations) -> str:
-    return clean_title(citations.text(drop_citations(title))) or "Untitled"
+def _text(section: Section, citations: _Citations) -> str:
+    return citations.text(section.content) if section.content is not None else _line(citations.text(drop_citations(section.plan)))
 
 
-def _entry(book: PassageBook, key: str, number: int) -> str:
-    document = book[key]
+def _title(title: str, citations: _Citations, labels: Labels) -> str:
+    return clean_title(citations.text(drop_citations(title))) or labels.untitled
+
+
+def _entry(document: Source, number: int) -> str:
     return f"- [{number}] " + ". ".join(filter(None, [_line(document.title), _line(document.url) or document.id]))
 
 
@@ -110,7 +172,9 @@ def clean_title(title: str) -> str:
 
 def unresolved_markers(markdown: str) -> list[int]:
     """Numbers that the text of a rendered report cites but its reference list does not have. [] when every marker resolves."""
-    body, _, references = markdown.rpartition(f"\n{REFERENCES}\n") if f"\n{REFERENCES}\n" in markdown else (markdown, "", "")
+    headings = [f"\n## {labels.references}\n" for labels in LABELS.values()]
+    heading = next((h for h in headings if h in markdown), None)
+    body, _, references = markdown.rpartition(heading) if heading else (markdown, "", "")
     listed = {int(n) for n in re.findall(r"^- \[(\d+)\] \S", references, re.MULTILINE)}
     return sorted({int(n) for n in _MARKER.findall(body)} - listed)
 

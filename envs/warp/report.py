@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from envs.warp.actions import Reply
+from envs.warp.actions import Reply, is_encodable
 from envs.warp.citations import cited_keys
-from envs.warp.language import CountTokens, count_words
+from envs.warp.language import CountTokens, count_words, token_counter
 from envs.warp.limits import Limits
 from envs.warp.machine import WarpState
 from envs.warp.passages import Retriever, retrieve
@@ -20,15 +20,21 @@ class Report:
     """Environment of a whole report. `Query.data` needs "question", and may have "language" ("en", "zh").
 
     Every action is one independent `policy.generate`, its span named after the state, so that a rollout has one sequence for
-    each of the outcome's steps, in the same order.
+    each of the outcome's steps, in the same order. `limits` holds every option. Texts are abbreviated by `count_tokens`, or
+    by the tokens of a model when `tokenizer` names its folder.
     """
 
     def __init__(
-        self, retriever: Retriever, limits: dict[str, Any] | Limits | None = None, count_tokens: CountTokens = count_words
+        self,
+        retriever: Retriever,
+        limits: dict[str, Any] | Limits | None = None,
+        count_tokens: CountTokens = count_words,
+        *,
+        tokenizer: str | None = None,
     ) -> None:
         self.retriever = retriever
         self.limits = Limits.of(limits)
-        self.count_tokens = count_tokens
+        self.count_tokens = token_counter(tokenizer) if tokenizer else count_tokens
 
     async def run(self, query: Query, policy: Policy) -> Outcome:
         """Write one report. Raises DataFailure for a query without a question, InfrastructureFailure when the search fails."""
@@ -36,8 +42,13 @@ class Report:
         steps = []
         while not machine.done:
             state, cursor, name = machine.state, machine.cursor, machine.hash
-            completion = await policy.generate(machine.prompt(), max_tokens=self.limits.max_tokens(state), span=state)
-            reply = await advance(machine, self.retriever, completion.text, completion.finish_reason)
+            try:
+                completion = await policy.generate(machine.prompt(), max_tokens=self.limits.max_tokens(state), span=state)
+            except DataFailure:  # the prompt leaves no room for a reply: this action fails, what is written stays
+                reply = Reply(None, "no_room", None)
+                machine.apply(reply)
+            else:
+                reply = await advance(machine, self.retriever, completion.text, completion.finish_reason)
             step = {"state": state, "cursor": cursor, "action": reply.kind, "valid": reply.valid, "error": reply.error}
             steps.append({**step, "state_hash": name})
         return finish(machine, steps)
@@ -46,7 +57,7 @@ class Report:
 def start(query: Query, limits: Limits, count_tokens: CountTokens = count_words) -> WarpState:
     """The state machine at the start of a query's report."""
     question = query.data.get("question")
-    if not isinstance(question, str) or not question.strip():
+    if not isinstance(question, str) or not question.strip() or not is_encodable(question):
         raise DataFailure(f"query {query.id} has no question")
     return WarpState(question.strip(), limits, query.data.get("language"), count_tokens)
 
@@ -64,14 +75,15 @@ async def advance(machine: WarpState, retriever: Retriever, text: str, finish_re
 def finish(machine: WarpState, steps: list[dict[str, Any]]) -> Outcome:
     """The outcome of a machine that is done.
 
-    data: report_markdown, outline (JSON, None if never planned), steps, passages {key: {doc_id, title, url}}, invented (how many
-    citations and links were removed because no shown passage has them), complete (every section is written, from at least one
-    passage, within the step limit).
+    data: report_markdown (envs.warp.render_html.report_html makes a page of the data), language, outline (JSON, None if never
+    planned), steps, failures (the actions that failed for good: step, state, cursor, error), passages {key: {doc_id, title,
+    url}}, invented (how many citations and links were removed because no shown passage has them), complete (every section is
+    written, from at least one passage, within the step limit).
     """
     if machine.outline is None:
         markdown, references, removed, written = "", [], [], []
     else:
-        rendered = render(machine.outline, machine.book)
+        rendered = render(machine.outline, machine.book, machine.language)
         markdown, references, removed = rendered.markdown, rendered.references, rendered.removed
         written = [section for _, section in machine.outline.walk() if section.content is not None]
     n_sections = sum(1 for _ in machine.outline.walk()) if machine.outline else 0
@@ -86,11 +98,14 @@ def finish(machine: WarpState, steps: list[dict[str, Any]]) -> Outcome:
         "references": float(len(references)),
         "citations": float(sum(len(cited_keys(section.content or "")) for section in written)),
         "invented": float(invented),
+        "failures": float(len(machine.failures)),
     }
     data = {
         "report_markdown": markdown,
+        "language": machine.language,
         "outline": machine.outline.to_json() if machine.outline else None,
         "steps": steps,
+        "failures": machine.failures,
         "passages": machine.book.to_json(),
         "invented": invented,
         "complete": complete,

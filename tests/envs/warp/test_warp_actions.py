@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 
@@ -136,6 +135,14 @@ def test_doubled_backslashes_and_line_breaks_in_plans_are_kept():
     assert parse_reply(_reply(tab), Context("initialize"), HARD).error == "bad_text"
 
 
+@pytest.mark.parametrize("plan", [r"the rate \nu", r"\nabla f", r"a \neq b"])
+def test_latex_that_json_turns_into_a_line_break_is_refused_in_plans(plan):
+    body = json.dumps(_init()).replace("A plan.", plan, 1)
+    assert "\n" in json.loads(body)["sections"][0]["plan"]
+    assert parse_reply(_reply(body), Context("initialize"), HARD).error == "bad_text"
+    assert parse_reply(_reply(body.replace("\\n", "\\\\n")), Context("initialize"), HARD).valid
+
+
 def test_texts_are_stripped():
     reply = parse_reply(_reply(_search(" Oslo ", "Bergen")), Context("search"), HARD)
     assert reply.action["keywords"] == ["Oslo", "Bergen"]
@@ -240,29 +247,30 @@ def test_a_reply_cut_by_its_limit_is_invalid():
     assert parse_reply(_reply({"name": "nop"}), EXTEND, HARD, "length").error == "length"
 
 
-def test_random_damage_never_raises():
-    """2,000 mutations of valid replies: each is one checked action, which a file can hold, or a code."""
-    rng = random.Random(0)
-    chinese = Context("write", "zh", ("textid1",))
-    seeds = [
-        (Context("search"), _reply(_search("Oslo", "Bergen"))),
-        (Context("initialize"), _reply(_init())),
-        (EXTEND, _reply(_extend())),
-        (EXTEND, _reply({"name": "nop"})),
-        (WRITE, _reply(CITED)),
-        (chinese, _reply(CITED)),
-    ]
-    spice = [*'{}[]",:\\<>/#\n\t\x00\ud800é奥0', "null", "1e999", "NaN", "\\cite{", "\\u0007", "<action>", "</action>", '"name"']
-    valid = 0
-    for i in range(2000):
-        context, text = seeds[i % len(seeds)]
-        for _ in range(rng.randint(1, 3)):
-            a, b = sorted(rng.randrange(len(text) + 1) for _ in range(2))
-            b = min(b, a + 8)
-            text = rng.choice([text[:a] + text[b:], text[:a] + rng.choice(spice) + text[b:], text[:a] + text[a:b] * 2 + text[b:]])
-        reply = parse_reply(text, context, rng.choice([HARD, SOFT]), "stop")
-        assert (reply.action is None) != (reply.error is None)
-        if reply.action:
-            json.dumps(reply.action, ensure_ascii=False).encode()
-            valid += 1
-    assert 100 < valid < 1900  # the damage neither spares nor kills everything
+ZH = Context("write", "zh", ("textid1",))
+
+
+@pytest.mark.parametrize(
+    ("limits", "context", "fits", "fails", "error"),
+    [
+        ({"max_keywords": 2}, Context("search"), _search("a", "b"), _search("a", "b", "c"), "too_many_keywords"),
+        ({"min_sections": 2}, Context("initialize"), _init(2), _init(1), "too_few_sections"),
+        ({"max_sections": 4}, Context("initialize"), _init(4), _init(5), "too_many_sections"),
+        ({"min_subsections": 1}, EXTEND, _extend(1), _extend(0), "too_few_subsections"),
+        ({"max_subsections": 3}, EXTEND, _extend(3), _extend(4), "too_many_subsections"),
+        ({"min_write_chars": 65}, WRITE, CITED, CITED.replace("its ", ""), "too_short"),
+        ({"max_citations": 1}, WRITE, CITED, CITED + " \\cite{textid2}", "too_many_citations"),
+        ({"citation_required": True}, WRITE, CITED, CITED.replace("\\cite{textid1}", "as said"), "no_citation"),
+        ({"max_cjk": 0.01}, WRITE, CITED, CITED.replace("Oslo", "奥"), "wrong_language"),  # 1 of 47 letters: the release's demo
+        (
+            {"min_cjk": 0.9},
+            ZH,
+            "奥斯陆是首都" * 9 + "\\cite{textid1}",
+            "奥斯陆是首都ab" * 9 + "\\cite{textid1}",
+            "wrong_language",
+        ),
+    ],
+)
+def test_every_limit_is_an_option(limits, context, fits, fails, error):
+    assert parse_reply(_reply(fits), context, Limits(**limits)).error is None
+    assert parse_reply(_reply(fails), context, Limits(**limits)).error == error

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from envs.warp.citations import PassageBook, cited_keys, drop_citations, invented_keys, is_malformed, keep_citations
+from envs.warp.citations import (
+    PassageBook,
+    cited_keys,
+    drop_citations,
+    invented_keys,
+    is_malformed,
+    keep_citations,
+    normalise_citations,
+)
 from envs.warp.limits import Limits
 from envs.warp.passages import merge_passages, retrieve
 from rlcore.errors import InfrastructureFailure
@@ -17,7 +26,9 @@ from rlcore.errors import InfrastructureFailure
         (r"a \cite{textid1} b \cite{textid2,textid1}", ["textid1", "textid2"]),
         (r"a \cite{ textid1 ,, }", ["textid1"]),
         (r"a \cite{}", []),
-        (r"a \citep{textid1} \cite{textid2", []),
+        (r"a \cite{textid2", []),
+        (r"a \citep{textid1} b \Citet*{textid2} c \parencite[see][p. 3]{textid3}", ["textid1", "textid2", "textid3"]),
+        (r"\nocite{textid1} \citestyle{plain} \cite{#1}", []),
         (r"\cite{a{b}}", []),
         ("bibkey:textid1", []),
     ],
@@ -29,6 +40,40 @@ def test_cited_keys(text, keys):
 @pytest.mark.parametrize("text", [r"\cite{}", r"\cite{ , }", r"\cite {textid1}", r"\cite{textid1", r"\citep{textid1}", r"\cite"])
 def test_malformed(text):
     assert is_malformed(f"Oslo is a city {text} in Norway \\cite{{textid2}}.")
+
+
+@pytest.mark.parametrize(
+    "text", [r"\parencite{textid1}", r"\cite[p. 3]{textid1}", r"\nocite{textid1}", r"\cite{#1}", r"\Cite{x}"]
+)
+def test_other_commands_are_malformed_too(text):
+    assert is_malformed(f"Oslo {text} \\cite{{textid2}}.")
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (r"a \citep[p. 3] ｛textid1；textid2｝.", r"a \cite{textid1, textid2}."),
+        (r"a \cite{textid2，textid1、textid2}", r"a \cite{textid2, textid1}"),
+        (r"a \nocite{textid1} b", "a  b"),
+        (r"a \cite{textid1", r"a \cite{textid1"),
+        (r"a \cite{}", "a "),
+        (r"no \textbf{citation}", r"no \textbf{citation}"),
+    ],
+)
+def test_the_plain_form_of_every_form(text, plain):
+    assert normalise_citations(text) == plain
+
+
+def test_variants_are_kept_and_dropped_like_the_plain_form():
+    assert keep_citations(r"a \citep[p. 3]{textid1, textid9} b \parencite{x}", ["textid1"]) == r"a \cite{textid1} b"
+    assert drop_citations(r"a \citep{textid1} b \nocite{x}.") == "a b."
+
+
+def test_long_runs_take_no_time():
+    for run in (" " * 40_000, "\\cite" * 8_000, "\\cite{" * 6_000, "\\" + "cite" * 10_000, "\\cite[" * 6_000):
+        began = time.process_time()
+        cited_keys(run), is_malformed(run), normalise_citations(run), drop_citations(run)
+        assert time.process_time() - began < 1.0
 
 
 def test_well_formed():

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from envs.warp.language import count_words, detect_language, language_ok, shorten
+from envs.warp.language import count_words, detect_language, language_ok, shorten, token_counter
+from envs.warp.report import Report
+from rlcore.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,16 @@ def test_shorten_counts_with_the_given_function():
     assert shorten("aa bb cc dd ee", 10, 5, 2, len) == "aa bb ... ee"
     # No word fits into one token of head.
     assert shorten("aa bb cc", 3, 1, 2, len) == "... cc"
+
+
+def test_texts_are_cut_by_the_models_own_tokens(tmp_path, retriever):
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\S"), "isolated")  # a token for every sign, spaces between them too
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    count = Report(retriever, tokenizer=str(tmp_path)).count_tokens
+    assert count("ab cd") == 5 and count is token_counter(str(tmp_path))
+    assert shorten("aa bb cc dd ee", 10, 5, 2, count) == "aa bb ... ee"
+    with pytest.raises(ConfigError, match="is not a folder with a tokenizer.json"):
+        Report(retriever, tokenizer=str(tmp_path / "none"))

@@ -14,6 +14,8 @@ def test_defaults_are_the_papers():
     assert (limits.max_expansions, limits.max_steps) == (12, 140)
     assert (limits.passages("outline"), limits.passages("section-1"), limits.per_keyword_k) == (20, 10, 20)
     assert (limits.abbreviate_over, limits.abbreviate_head, limits.abbreviate_tail) == (150, 100, 50)
+    assert (limits.control, limits.parsing, limits.hard_mode, limits.citation_required) == ("state_machine", "strict", True, True)
+    assert (limits.max_reasks, limits.show_errors, limits.condition_on_draft) == (None, False, True)
     assert [limits.max_tokens(s) for s in ("search", "initialize", "write", "extend")] == [2048] * 4
 
 
@@ -39,6 +41,11 @@ def test_an_unknown_name_suggests_the_nearest():
         ({"search_timeout_s": float("nan")}, "limits.search_timeout_s must be positive, got nan"),
         ({"min_sections": 13}, "limits.min_sections=13 is larger than limits.max_sections=12"),
         ({"min_cjk": 60}, "are shares, at most 1"),
+        ({"control": "freely"}, "limits.control must be one of state_machine, free, plan_then_write, got 'freely'"),
+        ({"parsing": True}, "limits.parsing must be one of strict, tolerant, got True"),
+        ({"prompts": None}, "limits.prompts must be one of compact, detailed, got None"),
+        ({"max_reasks": -1}, "limits.max_reasks must be 0 or more, got -1"),
+        ({"max_reasks": 1.5}, "limits.max_reasks must be a number like 0, got 1.5"),
         ({"abbreviate_over": 100}, "abbreviate_head \\+ abbreviate_tail = 150"),
     ],
 )

@@ -133,6 +133,13 @@ def test_expandable_positions_are_those_of_the_limits(written, play):
     assert machine.parse(_extend("section-2.2")).valid
 
 
+def test_the_deepest_level_is_an_option(written, play):
+    machine = play(written(max_levels=2), _extend("section-2"), *[None] * 4)
+    assert machine.context.expandable == ("section-1", "section-3")
+    machine = written(max_levels=1)
+    assert machine.context.expandable == () and machine.parse(_extend("section-1")).error == "bad_position"
+
+
 def test_citations_are_checked_against_the_prompts_passages(play, doc):
     machine = play(WarpState(QUESTION), SEARCH, INIT, None)
     assert machine.shown == ["textid2"] and machine.context.allowed_keys == ("textid2",)

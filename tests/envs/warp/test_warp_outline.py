@@ -58,9 +58,15 @@ def test_expanding_a_written_section_keeps_its_text(outline):
 
 
 def test_expandable_positions(outline):
+    assert outline.expandable(3) == []  # only what is written can be deepened
+    for position in ("section-1", "section-2", "section-3"):
+        outline.write(position, "text")
     assert outline.expandable(3) == ["section-1", "section-2", "section-3"]
     outline.expand("section-2", _items("B1", "B2"))
-    assert outline.expandable(3) == ["section-1", "section-2.1", "section-2.2", "section-3"]  # not twice
+    assert outline.expandable(3) == ["section-1", "section-3"]  # not twice
+    outline.write("section-2.1", "text")
+    outline.write("section-2.2", "text")
+    assert outline.expandable(3) == ["section-1", "section-2.1", "section-2.2", "section-3"]
     outline.expand("section-2.1", _items("B11", "B12"))
     assert outline.expandable(3) == ["section-1", "section-2.2", "section-3"]  # level 3 never
     assert outline.expandable(2) == ["section-1", "section-3"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from envs.warp.citations import PassageBook
@@ -45,6 +47,22 @@ def test_unknown_keys_are_removed_and_counted(book):
     assert "A. B [1].\n" in rendered.markdown and rendered.removed == ["textid9", "nonsense"]
 
 
+def test_other_cite_commands_are_markers_too(book):
+    rendered = render(_report("A \\citep[p. 3]{textid2}, \\nocite{textid1}B \\parencite{x}."), book)
+    assert "A [1],B." in rendered.markdown and rendered.removed == ["x"]
+
+
+def test_a_chinese_report_says_its_own_words_in_chinese(book):
+    outline = Outline("第一章", [Section("一、甲", "p", "内容 \\cite{textid1}。"), Section("[3]", "写乙。")])
+    markdown = render(outline, book, "zh").markdown
+    assert markdown == (
+        "# 第一章\n\n## 1 甲\n\n内容 [1]。\n\n## 2 无标题\n\n*尚未撰写。计划：写乙。*\n\n"
+        "## 参考文献\n\n- [1] Title A. https://example.org/a\n"
+    )
+    assert unresolved_markers(markdown) == []
+    assert unresolved_markers(markdown.replace("内容 [1]", "内容 [2]")) == [2]
+
+
 def test_no_citation_no_list(book):
     assert render(_report("Nothing."), book).markdown == "# Report\n\n## 1 S1\n\nNothing.\n"
 
@@ -72,6 +90,12 @@ def test_sources_of_the_models_own_are_removed(book, text, shown, removed):
     rendered = render(_report(text), book)
     assert f"\n{shown}\n" in rendered.markdown and rendered.removed == removed
     assert unresolved_markers(rendered.markdown) == []
+
+
+def test_markers_nested_without_end_are_gone_in_no_time(book):
+    began = time.process_time()
+    rendered = render(_report("[" * 8000 + "1]" * 8000, " " * 40_000 + "x", "[1" * 9000, "https://" * 4000), book)
+    assert unresolved_markers(rendered.markdown) == [] and time.process_time() - began < 2
 
 
 def test_titles_and_plans_cannot_carry_markers(book):

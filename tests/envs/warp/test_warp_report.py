@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from envs.warp.actions import ERRORS
 from envs.warp.limits import Limits
 from envs.warp.render import unresolved_markers
+from envs.warp.render_html import report_html
 from envs.warp.report import Report
 from envs.warp.samples import teacher_samples
 from rlcore.errors import DataFailure, InfrastructureFailure
@@ -134,10 +136,17 @@ def test_damaged_replies_never_break_a_report(query, retriever, scripted, output
         noise = rng.choice(["", "[3]", "\\cite{textid1}", "\\cite{x}", "{", "section-1", "[a](http://b.c)", "\n\n\n", "1. "])
         return text[:a] + noise + text[a + rng.randint(0, 2) :]
 
-    for hard_mode in [True, False] * 10:
+    options = [
+        {"hard_mode": hard_mode, "parsing": parsing, **control}
+        for hard_mode in (True, False)
+        for parsing in ("strict", "tolerant")
+        for control in ({}, {"control": "free"}, {"control": "plan_then_write", "max_reasks": 1}, {"prompts": "detailed"})
+    ]
+    for chosen in options:
         script = [t for text in outputs for t in (damage(text), damage(text), text)]
-        outcome = asyncio.run(
-            Report(retriever, {**COMPACT, "hard_mode": hard_mode, "max_steps": 40}).run(query, scripted(script))
-        )
+        outcome = asyncio.run(Report(retriever, {**COMPACT, "max_steps": 40, **chosen}).run(query, scripted(script)))
+        assert {s["error"] for s in outcome.data["steps"]} <= {None, *ERRORS}
+        assert all(f["error"] in ERRORS for f in outcome.data["failures"])
+        report_html(outcome.data).encode()
         assert unresolved_markers(outcome.data["report_markdown"]) == []
         json.dumps(outcome.data, ensure_ascii=False).encode()
