@@ -13,7 +13,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from envs.warp.limits import Limits
 from envs.warp.report import Report
 from recipes.cli import run_recipe
 from recipes.common import begin, evaluation_queries, metrics_writer
@@ -24,6 +23,7 @@ from rlcore.errors import ConfigError
 from rlcore.evaluation import EVALUATION_SEED, roll_out, summarise
 from rlcore.metrics import console
 from rlcore.runtime import Runtime
+from rlcore.targets import resolve
 from rlcore.types import Query, Trajectory
 
 
@@ -54,13 +54,8 @@ async def run_evaluation(runtime: Runtime, run_dir: Path) -> None:
 async def force_expansions(runtime: Runtime, held: list[Query], free: list[Trajectory], run_dir: Path) -> None:
     """Score the reports after each of `evaluate.expansions` on the same queries and seeds; write the curve and its plot."""
     config, e = runtime.config, runtime.config.evaluate
-    limits = Limits.of(config.env.args.get("limits"))
     rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
-    rollouts = replace(
-        rollouts,
-        environment=ForcedReport(runtime.environment.retriever, limits, e.expansions),
-        score=score_drafts(rollouts.score),
-    )
+    rollouts = replace(rollouts, environment=ForcedReport(runtime.environment, e.expansions), score=score_drafts(rollouts.score))
     concurrency = config.cluster.engines * config.cluster.max_num_seqs
     forced = await roll_out(rollouts, held, config.algo.max_failed_share, concurrency)
     result = {"model": config.model.path, **curve(forced, free, e.expansions)}
@@ -74,8 +69,6 @@ async def force_expansions(runtime: Runtime, held: list[Query], free: list[Traje
 
 def main(config: Config) -> None:
     """Evaluate `model`. Raises ConfigError when expansions are to be forced in another environment than whole reports."""
-    from rlcore.targets import resolve
-
     if config.evaluate.expansions and resolve(config.env.target) is not Report:
         raise ConfigError(f"evaluate.expansions needs whole reports (env=warp_report), not env={config.env.name}")
     run_dir = begin(config)

@@ -15,10 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envs.warp.limits import Limits
 from envs.warp.machine import WarpState
-from envs.warp.passages import Retriever
-from envs.warp.report import advance, finish, start
+from envs.warp.report import Report, advance, finish, start
 from rlcore.environment import Completion, Message, Policy
 from rlcore.metrics import mean, standard_error
 from rlcore.types import Outcome, Query, RewardResult, Trajectory, scored, unavailable
@@ -35,25 +33,25 @@ class ForcedReport:
     """Environment of a report that is expanded max(`counts`) times, as far as the policy finds something to expand.
 
     data: drafts {k: the outcome's data of the report after k expansions, for every reached k in `counts`}.
-    metrics: reached (expansions), refused (stops that were not allowed). The limits are the environment's, with room for so many
-    expansions and their steps.
+    metrics: reached (expansions), refused (stops that were not allowed). Search and limits are those of `report`, with room for
+    so many expansions and their steps.
     """
 
-    def __init__(self, retriever: Retriever, limits: Limits, counts: list[int]) -> None:
-        self.retriever, self.counts, self.most = retriever, set(counts), max(counts)
-        expansions, steps = (TRIES + 1) * (self.most + 1), limits.max_steps + (TRIES + STEPS) * self.most
-        self.limits = replace(limits, max_expansions=expansions, max_steps=steps)
+    def __init__(self, report: Report, counts: list[int]) -> None:
+        self.report, self.counts, self.most = report, set(counts), max(counts)
+        expansions, steps = (TRIES + 1) * (self.most + 1), report.limits.max_steps + (TRIES + STEPS) * self.most
+        self.limits = replace(report.limits, max_expansions=expansions, max_steps=steps)
 
     async def run(self, query: Query, policy: Policy) -> Outcome:
         """Write one report, keeping its drafts. Raises what envs.warp.report.Report raises."""
-        machine = start(query, self.limits)
+        machine = start(query, self.limits, self.report.count_tokens)
         steps: list[dict[str, Any]] = []
         drafts: dict[str, dict[str, Any]] = {}
         reached = refused = tries = 0
         while not machine.done:
             if machine.state == "extend":
                 if not tries and reached in self.counts:
-                    drafts[str(reached)] = finish(machine, steps).data
+                    drafts[str(reached)] = finish(machine, list(steps)).data
                 if reached == self.most or tries == TRIES or not machine.context.expandable:
                     break
                 tries += 1
@@ -63,7 +61,7 @@ class ForcedReport:
             if reply.kind == "terminate":
                 refused += 1
                 continue
-            reply = await advance(machine, self.retriever, completion.text, completion.finish_reason)
+            reply = await advance(machine, self.report.retriever, completion.text, completion.finish_reason)
             steps.append({"state": state, "cursor": cursor, "action": reply.kind, "valid": reply.valid, "error": reply.error})
             if reply.kind == "expand":
                 reached, tries = reached + 1, 0

@@ -94,7 +94,7 @@ async def write(config: Config, arguments: argparse.Namespace, retriever: Any, a
 def run(arguments: argparse.Namespace) -> Outcome:
     """Compose the configuration, start what is needed, write."""
     overrides = arguments.overrides
-    if not any(override.startswith("env=") for override in overrides):
+    if not any(override.startswith(("env=", "recipe=")) for override in overrides):
         overrides = ["env=warp_report", *overrides]
     config = compose_config("write_report", overrides)
     if arguments.url is not None:
