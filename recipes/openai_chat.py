@@ -39,7 +39,7 @@ class OpenAIChat:
         try:
             async for attempt in AsyncRetrying(
                 stop=stop_after_attempt(ATTEMPTS),
-                wait=wait_exponential_jitter(0.5, 30),
+                wait=wait_exponential_jitter(multiplier=0.5, max=30),
                 retry=retry_if_exception(_passing),
                 reraise=True,
             ):

@@ -8,7 +8,7 @@ r"""The rule reward of a whole report: which facts of the query's checklist does
 |          | a citation, 0 for one stated only under citations that do not hold, or not at all                          |
 | holding  | share of the sentences with citations whose citations hold: the cited documents have all of the sentence's |
 |          | figures and half of its words                                                                              |
-| distinct | share of the sentences that do not repeat an earlier one                                                   |
+| distinct | share of the sentences that do not repeat an earlier one with the same citations                           |
 | complete | 1 when every section was written within the step limit                                                     |
 
 Everything is earned by facts: an unfinished report keeps what it has earned but for the share c, and form alone earns nothing.
@@ -99,7 +99,7 @@ def checklist_score(
         "supported": supported / n,
         "stated": (supported + bare) / n,
         "holding": len(holding) / cited if cited else 0.0,
-        "distinct": len({_normal(sentence.text) for sentence in found}) / len(found) if found else 0.0,
+        "distinct": len({(_normal(sentence.text), sentence.keys) for sentence in found}) / len(found) if found else 0.0,
     }
 
 

@@ -131,8 +131,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         again("interrupted; the same command goes on from there")
         return 130
-    console.print(outcome.data["report_markdown"], markup=False)
-    console.print(f"report: {arguments.out} ({describe(outcome)})")
+    console.print(outcome.data["report_markdown"], markup=False, soft_wrap=True)
+    console.print(f"report: {arguments.out} ({describe(outcome)})", soft_wrap=True)
     return 0
 
 

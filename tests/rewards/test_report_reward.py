@@ -129,8 +129,11 @@ def test_what_looks_like_a_report_and_says_nothing_earns_nothing(corpus, texts):
 
 def test_repetition_costs(corpus):
     reward = WarpReport(corpus)
-    once, thrice = reward(report(CAPITAL)), reward(report(f"{CAPITAL} the capital of  Peru is Lima \\cite{{textid3}}. {CAPITAL}"))
+    once, thrice = reward(report(CAPITAL)), reward(report(f"{CAPITAL} the capital of  Peru is Lima.\\cite{{textid1}} {CAPITAL}"))
     assert thrice.value == pytest.approx(once.value / 3) and thrice.components["distinct"] == pytest.approx(1 / 3)
+    # "It has 5 neighbours." of one country and of another are two statements, known by their sources; they add no fact, though.
+    other = reward(report(f"{CAPITAL} The capital of Peru is Lima \\cite{{textid3}}."))
+    assert other.components["distinct"] == 1 and other.value == once.value
 
 
 @pytest.mark.parametrize("checklist", [None, [], [{"topic": "Peru"}], [{**CHECKLIST[0], "must_include": [""]}], ["Lima"]])

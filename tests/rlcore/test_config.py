@@ -77,7 +77,7 @@ def test_the_two_commands_compose(recipe):
         ("algo.temperature=0", "algo.temperature=0.0 must be above 0"),
         ("algo.temperature=nan", "algo.temperature must be finite"),
         ("algo.max_staleness=-1", "algo.max_staleness=-1"),
-        ("algo.aggregation=mean", "token_mean, trajectory_mean, constant"),
+        ("algo.aggregation=mean", "token_mean, trajectory_mean, sequence_mean, constant"),
         ("algo.aggregation=constant", "algo.constant_length"),
         ("algo.std=max", "sample, population or none"),
         ("algo.optimizer.schedule=step", "constant, linear or cosine"),

@@ -70,6 +70,7 @@ def arguments(endpoint: Endpoint, out: Path) -> list[str]:
     return [QUESTION, "--url", endpoint.url, "--served-model", "m", "--out", str(out), *OVERRIDES]
 
 
+@pytest.mark.timeout(400)  # a process of its own, on a machine that may be busy
 def test_killed_in_the_middle_and_started_again_it_ends_with_the_same_report(endpoint, tmp_path, capsys):
     assert main(arguments(endpoint, tmp_path / "whole.md")) == 0
     wanted, whole = (tmp_path / "whole.md").read_text(), [r["seed"] for r in endpoint.requests]
@@ -79,7 +80,7 @@ def test_killed_in_the_middle_and_started_again_it_ends_with_the_same_report(end
     endpoint.kill_at = 7  # the third section's WRITE: two sections are finished
     command = [sys.executable, "-m", "tools.write_report", *arguments(endpoint, tmp_path / "killed.md")]
     endpoint.victim = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()}, stderr=subprocess.PIPE)
-    _, errors = endpoint.victim.communicate(timeout=90)
+    _, errors = endpoint.victim.communicate(timeout=300)
     assert endpoint.victim.returncode == -signal.SIGKILL, errors
     assert not (tmp_path / "killed.md").exists()
     before = [r["seed"] for r in endpoint.requests]
