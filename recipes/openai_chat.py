@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import httpx
@@ -26,7 +27,7 @@ class OpenAIChat:
         key = os.environ.get(KEY)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.AsyncClient(base_url=url.rstrip("/") + "/", headers=headers, timeout=timeout_s)
-        self._model, self._temperature, self._max_tokens = model, temperature, max_tokens
+        self._model, self._temperature, self._max_tokens, self._timeout_s = model, temperature, max_tokens, timeout_s
 
     async def __call__(self, messages: list[Message], max_tokens: int | None, seed: int) -> Answer:
         body = {
@@ -44,14 +45,15 @@ class OpenAIChat:
                 reraise=True,
             ):
                 with attempt:
-                    response = await self._client.post("chat/completions", json=body)
+                    async with asyncio.timeout(self._timeout_s):  # httpx only bounds each read
+                        response = await self._client.post("chat/completions", json=body)
                     response.raise_for_status()
             choice = response.json()["choices"][0]
             return Answer(choice["message"]["content"] or "", choice["finish_reason"] or "stop")
         except httpx.HTTPStatusError as error:
             text = " ".join(error.response.text.split())[:200]
             raise InfrastructureFailure(f"{error.request.url} answered {error.response.status_code}: {text}") from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, TimeoutError) as error:
             raise InfrastructureFailure(f"{self._client.base_url}: {type(error).__name__}: {error}") from error
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise InfrastructureFailure(f"{self._client.base_url}: not a chat completion: {error!r}") from error
@@ -64,4 +66,4 @@ def _passing(error: BaseException) -> bool:
     """Worth another try?"""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code == 429 or error.response.status_code >= 500
-    return isinstance(error, httpx.TransportError)
+    return isinstance(error, httpx.TransportError | TimeoutError)
