@@ -45,16 +45,33 @@ def check_overrides(arguments: list[str]) -> None:
             raise ConfigError(unknown_key(key, known))
 
 
-def run_recipe(name: str, recipe: Callable[[Config], None]) -> None:
-    """Run `recipe` with the configuration the command line asks for. Exits with 2 on bad input."""
+def compose_config(name: str, overrides: list[str]) -> Config:
+    """The checked configuration of overrides, for a tool that has a command line of its own. Raises ConfigError."""
+    check_overrides(overrides)
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            return _typed(hydra.compose("config", overrides=overrides), name)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(str(error)) from error
+
+
+def _typed(composed: DictConfig, name: str) -> Config:
+    values = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(values, dict)
+    values.pop("recipe", None)
+    return load_config({**values, "recipe_name": name})
+
+
+def run_recipe(name: str, recipe: Callable[[Config], None], preset: str | None = None) -> None:
+    """Run `recipe` with the configuration the command line asks for. Exits with 2 on bad input.
+
+    `preset` is the file of conf/recipe/ to use when the command line names none.
+    """
 
     @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
     def main(composed: DictConfig) -> None:
         try:
-            values = OmegaConf.to_container(composed, resolve=True)
-            assert isinstance(values, dict)
-            values.pop("recipe", None)
-            recipe(load_config({**values, "recipe_name": name}))
+            recipe(_typed(composed, name))
         except (ConfigError, OmegaConfBaseException) as error:
             _refuse(error)
         except (RunFailed, ParityError) as error:
@@ -62,6 +79,8 @@ def run_recipe(name: str, recipe: Callable[[Config], None]) -> None:
             sys.exit(1)
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if preset is not None and not any(argument.startswith("recipe=") for argument in sys.argv):
+        sys.argv.append(f"recipe={preset}")
     try:
         check_overrides(sys.argv[1:])
     except ConfigError as error:

@@ -11,7 +11,7 @@ from rlcore.checkpoint import make_run_dir
 from rlcore.cluster import check_placement, local_resources, print_plan
 from rlcore.config import Config, check_files
 from rlcore.errors import ConfigError
-from rlcore.evaluation import EVALUATION_SEED, Evaluation, evaluate
+from rlcore.evaluation import EVALUATION_SEED, Evaluation, roll_out, summarise
 from rlcore.metrics import MetricsWriter, console
 from rlcore.runtime import Runtime, config_as_dict
 from rlcore.targets import Target, build
@@ -57,12 +57,10 @@ def evaluation_queries(config: Config) -> list[Query]:
 
 async def evaluate_policy(runtime: Runtime, held: list[Query], metrics: MetricsWriter, name: str, step: int) -> Evaluation:
     """Evaluate what the engines serve, log it under `name` and print one line."""
-    e = runtime.config.evaluate
+    e, k = runtime.config.evaluate, runtime.config.cluster
     rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
-    k = runtime.config.cluster
-    result = await evaluate(
-        rollouts, held, runtime.config.env.group_by, runtime.config.algo.max_failed_share, concurrency=k.engines * k.max_num_seqs
-    )
+    trajectories = await roll_out(rollouts, held, runtime.config.algo.max_failed_share, concurrency=k.engines * k.max_num_seqs)
+    result = summarise(trajectories, runtime.config.env.group_by)
     metrics.log(result.figures(), name, step)
     over = f"over {len(result.rewards)} queries, {result.unscored} unscored"
     console.print(f"{name}: held-out reward {result.reward:.3f} +- {result.error:.3f} {over}")

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from envs.warp.render import unresolved_markers
 from envs.warp.report import Report
 from recipes.atomic_rl import run_rl
 from recipes.cli import run_recipe
 from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer
+from recipes.reports import ask_engines, describe, report_settings, write_report
 from recipes.sft import run_sft
 from recipes.trajectories import build_trajectories
 from rlcore.checkpoint import RunState, run_settings, write_atomic
@@ -27,11 +27,8 @@ from rlcore.config import Config
 from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.evaluation import EVALUATION_SEED, Evaluation, paired_gain
 from rlcore.metrics import console
-from rlcore.policy import RecordingPolicy
-from rlcore.queries import read_queries
+from rlcore.queries import split_queries
 from rlcore.runtime import Runtime
-from rlcore.sampling import Sampling
-from rlcore.types import Trajectory
 
 STAGES = ("before SFT", "after SFT", "after RL")
 
@@ -77,33 +74,19 @@ async def write_reports(runtime: Runtime, run_dir: Path) -> list[str]:
     """
     config = runtime.config
     texts: list[str] = []
-    everything = read_queries(Path(config.trajectories.world) / "queries.jsonl")
-    environment = Report(runtime.environment.retriever, config.env.args.get("limits"))
-    for query in [q for q in everything if q.data["split"] == "heldout"][: config.evaluate.reports]:
-        trajectory = Trajectory(query, f"report:{query.id}", 0)
-        sampling = Sampling(
-            temperature=config.evaluate.report_temperature, max_tokens=config.evaluate.max_tokens, seed=EVALUATION_SEED
-        )
-        policy = RecordingPolicy(
-            runtime.engines, runtime.renderer, sampling, config.model.max_model_len, trajectory, config.cluster.call_timeout_s
-        )
+    heldout = split_queries(str(Path(config.trajectories.world) / "queries.jsonl"), "heldout")
+    limits, settings = config.env.args.get("limits"), report_settings(config, str(run_dir))
+    for query in heldout[: config.evaluate.reports]:
+        path = run_dir / "reports" / f"{query.id}.md"
         try:
             async with asyncio.timeout(config.cluster.trajectory_timeout_s):
-                outcome = await environment.run(query, policy)
+                outcome = await write_report(
+                    query, lambda r: Report(r, limits), runtime.environment.retriever, ask_engines(runtime, query), path, settings
+                )
         except (DataFailure, InfrastructureFailure, TimeoutError) as error:
             texts.append(f"report: {query.id} could not be written: {type(error).__name__}: {error}")
             continue
-        markdown = outcome.data["report_markdown"]
-        assert not unresolved_markers(markdown), "the renderer wrote a marker without a reference"
-        path = run_dir / "reports" / f"{query.id}.md"
-        path.parent.mkdir(exist_ok=True)
-        write_atomic(path, markdown)
-        m = outcome.metrics
-        state = "complete" if m["complete"] else "incomplete"
-        texts.append(
-            f"report: {path} ({state}; {m['steps']:.0f} actions, {m['sections']:.0f} sections, {m['citations']:.0f} citations, "
-            f"{m['references']:.0f} references, {m['invented']:.0f} invented ones removed)\n\n{markdown}"
-        )
+        texts.append(f"report: {path} ({describe(outcome)})\n\n{outcome.data['report_markdown']}")
     return texts
 
 

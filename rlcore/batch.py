@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from rlcore.types import Sequence
 
-AGGREGATIONS = ("token_mean", "trajectory_mean", "constant")
+AGGREGATIONS = ("token_mean", "trajectory_mean", "sequence_mean", "constant")
 PROMPT = -1  # branch of tokens that every reply of their segment may see
 
 
@@ -55,8 +55,10 @@ def token_weights(samples: list[Sample], aggregation: str, constant: float | Non
 
     token_mean:      1 / (trained tokens of the window): long replies count more.
     trajectory_mean: 1 / (trajectories x trained tokens of the trajectory): one rollout, one vote.
+    sequence_mean:   1 / (sequences x trained tokens of the sequence): a rollout of many sequences has as many votes.
     constant:        1 / (trajectories x constant), Dr. GRPO's fixed length: no length bias, no dependence on the batch.
-    Example, replies of 1 and 3 tokens: token_mean 1/4 each; trajectory_mean 1/2 and 1/6; constant 10 gives 1/20 each.
+    Example, replies of 1 and 3 tokens: token_mean 1/4 each; trajectory_mean 1/2 and 1/6; constant 10 gives 1/20 each. Were both
+    of one trajectory: trajectory_mean 1/4 each, sequence_mean still 1/2 and 1/6.
     """
     tokens: dict[int, int] = {}
     for s in samples:
@@ -67,6 +69,10 @@ def token_weights(samples: list[Sample], aggregation: str, constant: float | Non
         return [1.0 / total if total else 0.0 for _ in samples]
     if aggregation == "trajectory_mean":
         return [1.0 / (len(tokens) * tokens[s.trajectory]) if s.trajectory in tokens else 0.0 for s in samples]
+    if aggregation == "sequence_mean":
+        lengths = [sum(s.sequence.loss_mask) for s in samples]
+        sequences = sum(n > 0 for n in lengths)
+        return [1.0 / (sequences * n) if n else 0.0 for n in lengths]
     if aggregation == "constant":
         if not constant or constant <= 0:
             raise ValueError(f"algo.aggregation=constant needs algo.constant_length > 0, got {constant}")

@@ -152,6 +152,7 @@ class EvaluateConfig:
     """Held-out evaluation: how many queries, and how they are sampled.
 
     `baseline_queries` is how many of them recipes.curriculum gives the untrained model, whose replies run to the limit.
+    `expansions` are the forced numbers of expansions at which recipes.evaluate scores a report; empty: none.
     """
 
     queries: int
@@ -160,6 +161,7 @@ class EvaluateConfig:
     max_tokens: int
     reports: int = 0  # whole reports that recipes.curriculum writes at the end
     report_temperature: float = 0.7
+    expansions: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,8 @@ def check_config(c: Config) -> None:
     ]:  # fmt: skip
         if value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")
+    if any(k < 0 for k in c.evaluate.expansions):
+        raise ConfigError(f"evaluate.expansions={c.evaluate.expansions} must be numbers of expansions, 0 or more")
     if c.algo.group_size < 2:
         raise ConfigError(f"algo.group_size={c.algo.group_size} must be at least 2: a group of one has no baseline")
     if c.algo.max_staleness < 0:

@@ -90,6 +90,10 @@ class Engine:
         self._llm = AsyncLLM.from_engine_args(args)
         return {"import_s": imported - began, "start_s": time.monotonic() - imported}
 
+    async def serve_loaded(self) -> None:
+        """Take the weights loaded from disk for the policy, as version 0: for runs that have no learner to push others."""
+        self.version = 0
+
     async def generate(self, prompt_ids: list[int], sampling: Sampling) -> Generation:
         """One completion. Raises RuntimeError before the first weight push: what was loaded from disk is not the policy."""
         if self.version < 0:

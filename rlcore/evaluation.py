@@ -41,10 +41,8 @@ class Evaluation:
         return flat
 
 
-async def evaluate(
-    rollouts: Rollouts, queries: list[Query], group_by: str | None, max_failed_share: float, concurrency: int
-) -> Evaluation:
-    """Roll out every query once and score it. `group_by` is the field of the query's data that names its kind.
+async def roll_out(rollouts: Rollouts, queries: list[Query], max_failed_share: float, concurrency: int) -> list[Trajectory]:
+    """One scored trajectory of every query, in their order.
 
     Raises RunFailed when more than `max_failed_share` of the rollouts failed: what is left would not be the same test.
     """
@@ -60,6 +58,11 @@ async def evaluate(
         raise RunFailed(
             f"{len(failed)} of {len(trajectories)} held-out rollouts failed; the first: {failed[0].kind}: {failed[0].message}"
         )
+    return trajectories
+
+
+def summarise(trajectories: list[Trajectory], group_by: str | None) -> Evaluation:
+    """Means over the scored trajectories. `group_by` is the field of the query's data that names its kind."""
     kinds: dict[str, list[Trajectory]] = {"all": []}
     for t in trajectories:
         if t.usable:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+from rlcore.errors import ConfigError
 from rlcore.types import Query
 
 
@@ -35,6 +36,16 @@ def read_queries(path: str | Path) -> list[Query]:
             seen.add(identity)
             queries.append(Query(identity, row))
     return queries
+
+
+def split_queries(path: str, split: str) -> list[Query]:
+    """The queries of a JSONL file whose `split` is the given one. Raises ConfigError when there is no file or no such query."""
+    if not Path(path).is_file():
+        raise ConfigError(f"there is no query file at {path!r}")
+    found = [query for query in read_queries(path) if query.data.get("split") == split]
+    if not found:
+        raise ConfigError(f"{path!r} has no query whose split is {split!r}")
+    return found
 
 
 class QueryCursor:

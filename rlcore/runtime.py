@@ -148,6 +148,13 @@ class Runtime:
         self.version += 1
         return result
 
+    async def serve_loaded(self) -> None:
+        """Put the weights that the engines loaded from disk into service: evaluation and report writing have no learner."""
+        k = self.config.cluster
+        async with deadline("putting the loaded weights into service", k.call_timeout_s, "cluster.call_timeout_s"):
+            await asyncio.gather(*(engine.serve_loaded.remote() for engine in self.engines.actors))
+        self.version = 0
+
     def rollouts(self, temperature: float, max_tokens: int, seed: int) -> Rollouts:
         """The pieces that roll out and score queries under the given sampling."""
         k = self.config.cluster

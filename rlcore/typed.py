@@ -31,6 +31,10 @@ def _convert(kind: Any, value: Any, where: str, root: Any) -> Any:
         if not isinstance(value, dict):
             raise ConfigError(f"{where} must be a mapping, got {value!r}")
         return {k: _convert(arguments[1], v, f"{where}.{k}", root) for k, v in value.items()}
+    if origin is list:
+        if not isinstance(value, list):
+            raise ConfigError(f"{where} must be a list, got {value!r}")
+        return [_convert(arguments[0], v, f"{where}[{i}]", root) for i, v in enumerate(value)]
     if kind is Any:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):

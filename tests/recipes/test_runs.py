@@ -122,6 +122,16 @@ def test_the_smoke_run_with_two_ranks_and_staleness_one(tmp_path):
     assert (folder / "summary.json").is_file() and list((folder / "reports").glob("*.md"))
 
 
+def test_pipeline_rl_takes_a_step_on_whole_reports(tmp_path):
+    folder = tmp_path / "p"
+    run("pipeline_rl", "recipe=pipeline_smoke", f"run_dir={folder}")
+    (row,) = metrics(folder, "rl")
+    assert row["skipped"] == 0 and row["trained_tokens"] > 0 and row["parity"] < 1e-3 and row["env/steps"] == 4
+    reports = [json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()]
+    assert len(reports) == 2 and len({r["group_id"] for r in reports}) == 1
+    assert all(len(r["sequences"]) == 4 and r["reward"]["value"] == 0 and "holding" in r["reward"]["components"] for r in reports)
+
+
 def test_the_readmes_plug_in_trains_from_its_text_alone(tmp_path):
     readme = Path("README.md").read_text()
     source = next(b for b in re.findall(r"```python\n(.*?)```", readme, re.S) if "class Vowels" in b)

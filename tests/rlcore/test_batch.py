@@ -18,19 +18,40 @@ def test_weights_of_each_aggregation_by_hand():
     samples = [Sample(sequence([1], [2]), 1.0, 0), Sample(sequence([1], [2, 3, 4]), -1.0, 1)]  # replies of 1 and 3 tokens
     assert token_weights(samples, "token_mean") == [1 / 4, 1 / 4]
     assert token_weights(samples, "trajectory_mean") == [1 / 2, 1 / 6]
+    assert token_weights(samples, "sequence_mean") == [1 / 2, 1 / 6]
     assert token_weights(samples, "constant", 10) == [1 / 20, 1 / 20]
+    joined = [Sample(s.sequence, 1.0, 0) for s in samples]  # the same replies in one trajectory
+    assert token_weights(joined, "trajectory_mean") == [1 / 4, 1 / 4]
+    assert token_weights(joined, "sequence_mean") == [1 / 2, 1 / 6]
 
 
-def test_a_trajectory_of_many_sequences_has_one_vote():
-    many = [Sample(sequence([i], [5, 6]), 1.0, 0) for i in range(90)]
-    weights = token_weights([*many, Sample(sequence([1], [2, 3, 4]), 1.0, 1)], "trajectory_mean")
-    assert sum(2 * w for w in weights[:90]) == pytest.approx(0.5) and 3 * weights[90] == pytest.approx(0.5)
+def votes(samples: list[Sample], aggregation: str) -> dict[int, float]:
+    """What each trajectory weighs in the loss: its tokens' weights as they stand in the packed rows, summed."""
+    samples = [Sample(s.sequence, float(s.trajectory), s.trajectory) for s in samples]  # so that a row's token names its own
+    result: dict[int, float] = {}
+    for row in build_rows(samples, token_weights(samples, aggregation), max_tokens=64):
+        for weight, trajectory in zip(row.weights, row.advantages, strict=True):
+            result[int(trajectory)] = result.get(int(trajectory), 0.0) + weight
+    return result
+
+
+def test_trajectories_of_1_3_and_90_sequences_have_one_vote_each():
+    """Replies of every length from 1 to 5 tokens, prompts shared and not: rows are cut in between, the votes stay equal."""
+    reports = [
+        Sample(sequence([7, number % 4], [5] * (1 + (number + trajectory) % 5)), 1.0, trajectory)
+        for trajectory, count in enumerate([1, 3, 90])
+        for number in range(count)
+    ]
+    assert votes(reports, "trajectory_mean") == pytest.approx({0: 1 / 3, 1: 1 / 3, 2: 1 / 3})
+    assert votes(reports, "sequence_mean") == pytest.approx({0: 1 / 94, 1: 3 / 94, 2: 90 / 94})
+    # Tokens: 1; 2 + 3 + 4; and of the 90, which start at length 3, each length 18 times: 18 x 15.
+    assert votes(reports, "token_mean") == pytest.approx({0: 1 / 280, 1: 9 / 280, 2: 270 / 280})
 
 
 def test_constant_needs_its_length_and_unknown_names_list_the_choices():
     with pytest.raises(ValueError, match="constant_length"):
         token_weights([], "constant")
-    with pytest.raises(ValueError, match="token_mean, trajectory_mean, constant"):
+    with pytest.raises(ValueError, match="token_mean, trajectory_mean, sequence_mean, constant"):
         token_weights([], "mean")
 
 
@@ -70,7 +91,7 @@ def test_a_sequence_without_a_sampled_token_adds_nothing():
     s = Sequence()
     s.append_context([1, 2, 3])
     samples = [Sample(s, 1.0, 0), Sample(sequence([1], [2]), 1.0, 1)]
-    assert token_weights(samples, "trajectory_mean") == [0.0, 1.0]
+    assert token_weights(samples, "trajectory_mean") == token_weights(samples, "sequence_mean") == [0.0, 1.0]
     assert len(build_rows(samples, [0.0, 1.0], 100)) == 1
 
 

@@ -33,6 +33,32 @@ def test_the_papers_preset_is_table_7():
     assert Limits.of(c.env.args["limits"]) == Limits()  # whose defaults are the paper's
 
 
+def test_the_papers_pipeline_preset_is_table_7():
+    c = composed("stage=paper", "recipe=pipeline_paper", "model=minicpm4_8b", "cluster=a100x8", "deepspeed=zero3")
+    assert (c.algo.optimizer.lr, c.algo.queries_per_step, c.algo.group_size, c.algo.steps) == (1e-6, 8, 4, 50)
+    assert c.algo.aggregation == "trajectory_mean"
+    from envs.warp.limits import Limits
+
+    assert Limits.of(c.env.args["limits"]) == Limits()
+
+
+@pytest.mark.parametrize("recipe", ["pipeline", "pipeline_smoke"])
+def test_the_pipeline_presets_are_whole_reports_with_their_reward(recipe):
+    c = composed(f"recipe={recipe}")
+    assert (c.env.target, c.env.reward.target) == ("envs.warp.report.Report", "rewards.report.WarpReport")
+    assert c.env.reward.args["corpus"] == f"{c.trajectories.world}/corpus.jsonl"
+    from envs.warp.limits import Limits
+
+    assert Limits.of(c.env.args["limits"]).search_tokens == 56
+
+
+def test_forced_expansions_are_a_list_of_counts():
+    assert composed("evaluate.expansions=[0,3]").evaluate.expansions == [0, 3]
+    for wrong, message in [("[-1]", "0 or more"), ("[x]", r"evaluate.expansions\[0\] must be int"), ("3", "must be a list")]:
+        with pytest.raises(ConfigError, match=message):
+            composed(f"evaluate.expansions={wrong}")
+
+
 @pytest.mark.parametrize("recipe", ["demo", "smoke"])
 def test_the_two_commands_compose(recipe):
     assert composed(f"recipe={recipe}").env.name == "warp_atomic"
@@ -51,7 +77,7 @@ def test_the_two_commands_compose(recipe):
         ("algo.temperature=0", "algo.temperature=0.0 must be above 0"),
         ("algo.temperature=nan", "algo.temperature must be finite"),
         ("algo.max_staleness=-1", "algo.max_staleness=-1"),
-        ("algo.aggregation=mean", "token_mean, trajectory_mean, constant"),
+        ("algo.aggregation=mean", "token_mean, trajectory_mean, sequence_mean, constant"),
         ("algo.aggregation=constant", "algo.constant_length"),
         ("algo.std=max", "sample, population or none"),
         ("algo.optimizer.schedule=step", "constant, linear or cosine"),

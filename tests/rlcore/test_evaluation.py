@@ -4,7 +4,7 @@ import math
 import pytest
 
 from rlcore.errors import RunFailed
-from rlcore.evaluation import Evaluation, evaluate, paired_gain
+from rlcore.evaluation import Evaluation, paired_gain, roll_out, summarise
 from rlcore.types import Failure, Outcome, Query, Trajectory, scored
 
 
@@ -31,7 +31,7 @@ def queries(*rewards):
 
 
 def test_means_by_kind_leave_out_what_could_not_be_scored():
-    result = asyncio.run(evaluate(FakeRollouts(), queries(1.0, 0.5, None, 0.7), "action", 0.5, concurrency=2))
+    result = summarise(asyncio.run(roll_out(FakeRollouts(), queries(1.0, 0.5, None, 0.7), 0.5, concurrency=2)), "action")
     assert result.unscored == 1 and result.reward == pytest.approx((1.0 + 0.5 + 0.7) / 3)
     assert result.by_kind["search"] == {"n": 1.0, "reward": 1.0, "valid": 1.0}
     assert result.by_kind["write"]["reward"] == pytest.approx(0.6)
@@ -39,4 +39,4 @@ def test_means_by_kind_leave_out_what_could_not_be_scored():
 
 def test_too_many_failures_are_not_an_evaluation():
     with pytest.raises(RunFailed, match="2 of 3 held-out rollouts failed; the first: data: no such section"):
-        asyncio.run(evaluate(FakeRollouts(), queries(None, None, 1.0), None, 0.5, concurrency=2))
+        asyncio.run(roll_out(FakeRollouts(), queries(None, None, 1.0), 0.5, concurrency=2))

@@ -49,6 +49,17 @@ def test_tied_groups_leave_the_loss_or_stay_in_its_denominator():
     assert len(training_samples(groups, values, replace(ALGO, tied_groups="keep"))) == 8
 
 
+def test_the_one_reward_of_a_report_goes_to_all_its_actions_and_counts_once_in_the_statistics():
+    """Reports of 1, 3 and 90 actions: were statistics over actions, the mean would be near the third report's reward."""
+    group = Group("g", Query("q"), [trajectory(r) for r in (0.0, 0.5, 1.0)])
+    for report, actions in zip(group.trajectories, (1, 3, 90), strict=True):
+        report.sequences *= actions
+    values = group_advantages([group], ALGO)
+    assert values == [[-1.0, 0.0, 1.0]]  # mean 0.5, sample standard deviation 0.5
+    samples = training_samples([group], values, ALGO)
+    assert [(s.trajectory, s.advantage) for s in samples] == [(0, -1.0)] + [(1, 0.0)] * 3 + [(2, 1.0)] * 90
+
+
 def test_truncated_replies_train_or_are_masked_by_choice():
     groups = [Group("a", Query("a"), [trajectory(1.0), trajectory(0.0, "truncated")])]
     values = group_advantages(groups, ALGO)

@@ -1,6 +1,7 @@
 import pytest
 
-from rlcore.queries import QueryCursor, read_queries
+from rlcore.errors import ConfigError
+from rlcore.queries import QueryCursor, read_queries, split_queries
 from rlcore.types import Query
 
 FIVE = [Query(c) for c in "abcde"]
@@ -56,3 +57,13 @@ def test_the_whole_object_is_the_querys_data(tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text('{"id": "a", "question": "李明?"}\n')
     assert read_queries(path) == [Query("a", {"id": "a", "question": "李明?"})]
+
+
+def test_a_split_of_a_file(tmp_path):
+    path = tmp_path / "queries.jsonl"
+    path.write_text('{"id": "a", "split": "train"}\n{"id": "b", "split": "heldout"}\n{"id": "c"}\n')
+    assert [q.id for q in split_queries(str(path), "heldout")] == ["b"]
+    with pytest.raises(ConfigError, match="no query whose split is 'test'"):
+        split_queries(str(path), "test")
+    with pytest.raises(ConfigError, match="no query file at"):
+        split_queries(str(tmp_path / "none"), "train")

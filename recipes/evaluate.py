@@ -1,0 +1,81 @@
+"""Evaluate a model as it lies on disk on held-out queries; optionally, its reports after forced numbers of expansions.
+
+    python -m recipes.evaluate recipe=pipeline model.path=runs/<id>/export evaluate.queries=20
+    python -m recipes.evaluate recipe=pipeline model.path=runs/<id>/export 'evaluate.expansions=[0,1,2,3,4]'
+
+The run's folder gets evaluation.json and, with `evaluate.expansions`, expansions.json and expansions.png (recipes/expansions.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from envs.warp.report import Report
+from recipes.cli import run_recipe
+from recipes.common import begin, evaluation_queries, metrics_writer
+from recipes.expansions import ForcedReport, curve, plot, score_drafts
+from rlcore.checkpoint import write_atomic
+from rlcore.config import Config
+from rlcore.errors import ConfigError
+from rlcore.evaluation import EVALUATION_SEED, roll_out, summarise
+from rlcore.metrics import console
+from rlcore.runtime import Runtime
+from rlcore.targets import resolve
+from rlcore.types import Query, Trajectory
+
+
+async def run_evaluation(runtime: Runtime, run_dir: Path) -> None:
+    """One rollout of every held-out query under the environment's own limits, then the forced ones."""
+    config, e = runtime.config, runtime.config.evaluate
+    held = evaluation_queries(config)
+    metrics = metrics_writer(config, run_dir)
+    try:
+        await runtime.start_rollouts()
+        await runtime.serve_loaded()
+        rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
+        concurrency = config.cluster.engines * config.cluster.max_num_seqs
+        free = await roll_out(rollouts, held, config.algo.max_failed_share, concurrency)
+        result = summarise(free, config.env.group_by)
+        metrics.log(result.figures(), "evaluation", 0)
+        rewards = {"model": config.model.path, "rewards": result.rewards, "means": result.by_kind, "unscored": result.unscored}
+        write_atomic(run_dir / "evaluation.json", json.dumps(rewards, indent=2))
+        over = f"over {len(result.rewards)} queries, {result.unscored} unscored"
+        console.print(f"evaluation: held-out reward {result.reward:.3f} +- {result.error:.3f} {over}")
+        if e.expansions:
+            await force_expansions(runtime, held, free, run_dir)
+    finally:
+        metrics.close()
+    console.print(f"run folder: {run_dir}")
+
+
+async def force_expansions(runtime: Runtime, held: list[Query], free: list[Trajectory], run_dir: Path) -> None:
+    """Score the reports after each of `evaluate.expansions` on the same queries and seeds; write the curve and its plot."""
+    config, e = runtime.config, runtime.config.evaluate
+    rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
+    rollouts = replace(rollouts, environment=ForcedReport(runtime.environment, e.expansions), score=score_drafts(rollouts.score))
+    concurrency = config.cluster.engines * config.cluster.max_num_seqs
+    forced = await roll_out(rollouts, held, config.algo.max_failed_share, concurrency)
+    result = {"model": config.model.path, **curve(forced, free, e.expansions)}
+    write_atomic(run_dir / "expansions.json", json.dumps(result, indent=2))
+    plot(result, run_dir / "expansions.png")
+    for point in result["forced"]:
+        console.print(f"expansions {point['expansions']:>2}: reward {point['reward']:.3f} over {point['n']} reports")
+    own = result["own"]
+    console.print(f"its own stop: reward {own['reward']:.3f} after {own['expansions']:.1f} expansions {own['distribution']}")
+
+
+def main(config: Config) -> None:
+    """Evaluate `model`. Raises ConfigError when expansions are to be forced in another environment than whole reports."""
+    if config.evaluate.expansions and resolve(config.env.target) is not Report:
+        raise ConfigError(f"evaluate.expansions needs whole reports (env=warp_report), not env={config.env.name}")
+    run_dir = begin(config)
+    if run_dir is not None:
+        with Runtime(config) as runtime:
+            asyncio.run(run_evaluation(runtime, run_dir))
+
+
+if __name__ == "__main__":
+    run_recipe("evaluate", main)
