@@ -239,9 +239,7 @@ class ServiceProxy:
         return await asyncio.shield(task)
 
 
-def start_service(
-    name: str, target: str, args: dict[str, Any], cpus: float, timeout_s: float, replicas: int = 1
-) -> ServiceProxy:
+def start_service(name: str, target: str, args: dict[str, Any], cpus: float, timeout_s: float, replicas: int = 1) -> ServiceProxy:
     """Host an object in `replicas` actors of its own and return the proxy an environment is given."""
     import ray
 

@@ -38,7 +38,8 @@ def check_bm25(path: str | Path, corpus_sha256: str) -> int:
     meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
     if meta["corpus_sha256"] != corpus_sha256:
         raise ConfigError(
-            f"the keyword index at {path} has corpus_sha256 {meta['corpus_sha256']!r}, but {corpus_sha256!r} is wanted; rebuild it"
+            f"the keyword index at {path} has corpus_sha256 {meta['corpus_sha256']!r}, but {corpus_sha256!r} is wanted; "
+            "rebuild it"
         )
     return meta["count"]
 

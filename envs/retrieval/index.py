@@ -163,7 +163,9 @@ class VectorIndex:
         if len(set(counts.values())) != 1:
             raise ConfigError(f"the index at {path} is torn: {counts} should be equal; build it again")
         if faiss_index.d != meta.dimension or faiss_index.metric_type != faiss.METRIC_INNER_PRODUCT:
-            raise ConfigError(f"{path}/index.faiss has dimension {faiss_index.d} and metric {faiss_index.metric_type}, not {meta}")
+            raise ConfigError(
+                f"{path}/index.faiss has dimension {faiss_index.d} and metric {faiss_index.metric_type}, not {meta}"
+            )
         if breadth is not None:
             _set_breadth(faiss_index, breadth)
         if device == "cuda" and meta.kind != "hnsw" and getattr(faiss, "get_num_gpus", int)():

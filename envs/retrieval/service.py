@@ -29,8 +29,8 @@ RANKINGS = ("dense", "bm25", "hybrid")
 class Retriever:
     """Search over a corpus. `encoder` is a name (see SentenceEncoder) or a ready encoder; bm25 needs none and loads none.
 
-    `ranking`: "dense" (cosine similarity), "bm25", or "hybrid" (both, joined by reciprocal ranks; the scores are theirs). `breadth`
-    and `device` are VectorIndex.load's; "cuda" also moves the encoder. `threads` is the thread count of encoder and FAISS alike,
+    `ranking`: "dense" (scores are cosine similarities), "bm25", or "hybrid" (both, joined by reciprocal ranks). `breadth` and
+    `device` are VectorIndex.load's; "cuda" also moves the encoder. `threads` is the thread count of encoder and FAISS alike,
     `cache_size` the number of (query, k) results kept, `deadline_s` what one `search` may take.
 
     Raises FileNotFoundError or ConfigError when corpus, index and encoder do not belong together or do not fit into memory,
@@ -68,16 +68,17 @@ class Retriever:
         check_memory({"corpus": corpus_bytes(corpus, count), **needed})
 
         def load() -> None:
-            import faiss
-
-            faiss.omp_set_num_threads(threads)
             if ranking != "bm25":
-                self._encoder = encoder
-                if isinstance(encoder, str):
-                    self._encoder = SentenceEncoder(
-                        encoder, threads=threads, query_prompt=query_prompt, passage_prompt=passage_prompt, device=device
+                import faiss
+
+                faiss.omp_set_num_threads(threads)
+                loaded = encoder
+                if isinstance(loaded, str):
+                    loaded = SentenceEncoder(
+                        loaded, threads=threads, query_prompt=query_prompt, passage_prompt=passage_prompt, device=device
                     )
-                self._index = VectorIndex.load(index, self._encoder, digest, breadth=breadth, device=device)
+                self._encoder: Encoder = loaded
+                self._index = VectorIndex.load(index, loaded, digest, breadth=breadth, device=device)
             if ranking != "dense":
                 self._keywords = KeywordIndex.load(keywords, digest)
 
