@@ -9,7 +9,12 @@ from rich.console import Console
 from envs.retrieval.corpus import read_corpus
 from envs.retrieval.index import check_index
 from envs.retrieval.service import Retriever
+from envs.warp.limits import Limits
+from envs.warp.report import Report
+from envs.warp.samples import teacher_samples
 from rlcore.errors import ConfigError
+from rlcore.types import Query
+from tests.envs.warp.conftest import COMPACT, Scripted
 from tests.fakes_retrieval import WordEncoder, pdf_bytes
 from tools import build_index as tool
 
@@ -60,6 +65,27 @@ def test_own_documents_are_found_and_bad_ones_are_reported(build, mine, tmp_path
     ]:
         for ranking in ("dense", "bm25", "hybrid"):
             assert search(tmp_path, build.encoder, query, ranking=ranking) == id
+
+
+def test_a_report_cites_own_documents(build, mine, tmp_path):
+    build()
+    retriever = Retriever(str(tmp_path / "out/index"), str(tmp_path / "out/corpus.jsonl"), build.encoder)
+    subjects = {"Pears": "pears.md", "Plums": "plums.html", "Cherries": "cherries.pdf"}
+    rest = {"plan": "What they are like.", "deepen": False, "subtopics": []}
+    topics = [{"title": title, "keywords": [title.lower()], "doc_ids": [id], **rest} for title, id in subjects.items()]
+    query = Query("q1", {"question": "Write about pears, plums and cherries.", "language": "en", "topics": topics})
+
+    async def write():
+        samples = await teacher_samples(query, retriever, Limits.of(COMPACT))
+        return await Report(retriever, COMPACT).run(query, Scripted([sample["output"] for sample in samples]))
+
+    data = asyncio.run(write()).data
+    retriever.close()
+    assert data["complete"] and data["invented"] == 0
+    assert {passage["doc_id"] for passage in data["passages"].values()} >= set(subjects.values())
+    body, _, references = data["report_markdown"].partition("## References")
+    assert "Cherries are red [" in body
+    assert all(f"file:{id}" in references for id in subjects.values())
 
 
 def test_only_what_is_new_is_encoded_and_what_has_gone_is_forgotten(build, mine, tmp_path):
