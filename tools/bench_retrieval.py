@@ -240,7 +240,7 @@ def main(argv: list[str] | None = None) -> None:
         result = bench(settings, args.kinds, not args.no_encoder, console)
     if args.out:
         write_text(args.out, json.dumps(result, indent=1))
-    print_table(result, console)
+    print_table(result, Console(width=max(console.width, 160)))
 
 
 if __name__ == "__main__":

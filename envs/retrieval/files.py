@@ -45,7 +45,7 @@ def _plain(path: Path) -> tuple[str, str]:
 def _markdown(path: Path) -> tuple[str, str]:
     text = path.read_text(encoding="utf-8-sig")
     heading = re.search(r"^# +(.+?)[ #]*$", text, re.MULTILINE)
-    return heading[1] if heading else "", text
+    return heading[1] if heading else "", re.sub(r"^#{1,6} +(.+?)[ #]*$", r"\n\1\n", text, flags=re.MULTILINE)
 
 
 def _html(path: Path) -> tuple[str, str]:

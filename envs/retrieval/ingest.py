@@ -94,4 +94,4 @@ def _read_jsonl(path: Path, problems: dict[str, str]) -> Iterator[Document]:
             if bad:
                 problems[where] = f"{bad[0]} must be a non-blank string, got {values[bad[0]]!r}"
             else:
-                yield Document(**values)
+                yield Document(values["id"], values["title"], values["contents"], values["url"])

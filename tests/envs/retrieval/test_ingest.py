@@ -14,7 +14,7 @@ def folder(tmp_path):
     """One file of each type, one corrupt PDF, one empty file, a copy, and what is not for reading."""
     files = {
         "apples.txt": "Apples grow on trees.".encode("utf-8-sig"),
-        "sub/pears notes.md": b"Some words first.\n\n# All about pears #\n\nPears are *green*.",
+        "sub/pears notes.md": b"Some words first.\n# All about pears #\nPears are *green*.",
         "plums.html": b"<html><head><title>Plum\n page</title><style>p {}</style></head><body><nav>Home</nav><h1>Plums</h1>"
         b"<p>Plums are <b>bl</b>ue.</p><p>They fall.</p><script>evil()</script></body></html>",
         "cherry.pdf": pdf_bytes(["Cherries are red and hand-", "picked."], title="On cherries"),
@@ -42,7 +42,7 @@ def test_a_folder_of_every_type(folder):
         "plums.html": ("Plum page", "Home Plums Plums are blue. They fall.", "file:plums.html"),
         "sub/pears notes.md": (
             "All about pears",
-            "Some words first. # All about pears # Pears are *green*.",
+            "Some words first. All about pears Pears are *green*.",
             "file:sub/pears%20notes.md",
         ),
     }
