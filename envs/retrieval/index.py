@@ -31,7 +31,7 @@ KINDS = ("flat", "ivf", "hnsw")
 CHUNK = 65_536  # rows that are copied at a time
 # The figures of tools/bench_retrieval.py chose these.
 CELLS_PER_ROOT = 4  # an IVF index of N vectors has this many times sqrt(N) cells
-TRAINING_ROWS_PER_CELL = 64  # FAISS warns below 39 and takes no more than 256
+TRAINING_ROWS_PER_CELL = 40  # FAISS warns below 39 and takes no more than 256
 IVF_BREADTH = 32
 HNSW_LINKS = 32
 HNSW_BUILD_BREADTH = 100
