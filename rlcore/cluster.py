@@ -5,15 +5,17 @@ Everything is counted before an actor is created. Ray itself would wait for ever
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlcore.config import Config
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, InfrastructureFailure
 from rlcore.metrics import console
 
 
@@ -35,7 +37,7 @@ def needs(c: Config) -> list[Need]:
         Need("rollout engine (vLLM)", k.engines, k.engine_cpus, k.engine_gpus, k.engine_threads),
         Need("learner rank (DeepSpeed)", k.learner_ranks, k.learner_cpus, k.learner_gpus, k.learner_threads),
         Need("reward worker", k.reward_workers, k.reward_worker_cpus, 0, 1),
-        *(Need(f"service {name}", 1, s.cpus, 0, 1) for name, s in c.env.services.items()),
+        *(Need(f"service {name}", s.replicas, s.cpus, 0, 1) for name, s in c.env.services.items()),
     ]
 
 
@@ -169,43 +171,79 @@ class Service:
 
 
 class ServiceProxy:
-    """Looks like the hosted object to an environment: `await proxy.search(...)`. A dead service is an InfrastructureFailure."""
+    """Looks like the hosted object to an environment: `await proxy.search(...)`.
 
-    def __init__(self, name: str, actor: Any, timeout_s: float) -> None:
-        self._name, self._actor, self._timeout_s = name, actor, timeout_s
+    A call goes to the living replica with the fewest calls in flight. A replica that has died is taken out of service and the
+    call is sent to another one, so a method must be safe to repeat. A call that no replica answers, or not within `timeout_s`,
+    is an InfrastructureFailure.
+    """
+
+    def __init__(self, name: str, replicas: Sequence[Any], timeout_s: float) -> None:
+        self._name, self._timeout_s = name, timeout_s
+        self._in_flight = dict.fromkeys(replicas, 0)  # living replicas and their unanswered calls
 
     async def ready(self) -> None:
-        """Wait until the object has been built. Raises what its constructor raised."""
+        """Wait until every replica has built its object. Raises what a constructor raised."""
         import ray
 
         try:
-            await self._actor.started.remote()
+            await asyncio.gather(*(replica.started.remote() for replica in self._in_flight))
         except ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
 
     def __getattr__(self, method: str) -> Any:
-        import asyncio
-
         import ray
-
-        from rlcore.errors import InfrastructureFailure
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    return await self._actor.call.remote(method, args, kwargs)
-            except (ray.exceptions.RayActorError, TimeoutError) as error:
-                raise InfrastructureFailure(f"service {self._name}.{method}: {type(error).__name__}: {error}") from error
+                    return await self._call(method, args, kwargs)
+            except TimeoutError as error:
+                raise InfrastructureFailure(f"service {self._name}.{method}: no answer within {self._timeout_s:g} s") from error
             except ray.exceptions.RayTaskError as error:
                 raise (error.cause if isinstance(error.cause, Exception) else error) from None
 
         return call
 
+    async def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call, tried on each living replica at most once."""
+        import ray
 
-def start_service(name: str, target: str, args: dict[str, Any], cpus: float, timeout_s: float) -> ServiceProxy:
-    """Host an object in an actor of its own and return the proxy an environment is given."""
+        tried: set[Any] = set()
+        error: Exception | None = None
+        while candidates := [replica for replica in self._in_flight if replica not in tried]:
+            replica = min(candidates, key=self._in_flight.__getitem__)
+            tried.add(replica)
+            try:
+                return await self._send(replica, method, args, kwargs)
+            except ray.exceptions.ActorDiedError as died:
+                self._in_flight.pop(replica, None)
+                error = died
+            except ray.exceptions.RayActorError as unavailable:  # it may come back
+                error = unavailable
+        reason = f"no replica answers: {type(error).__name__}: {error}" if error else "no replica lives"
+        raise InfrastructureFailure(f"service {self._name}.{method}: {reason}") from error
+
+    async def _send(self, replica: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call counts until its replica has answered, also when the caller has given up: a hung replica gets no more."""
+
+        def ended(task: asyncio.Future[Any]) -> None:
+            if replica in self._in_flight:
+                self._in_flight[replica] -= 1
+            if not task.cancelled():
+                task.exception()  # marks it as seen
+
+        task = asyncio.ensure_future(replica.call.remote(method, args, kwargs))
+        self._in_flight[replica] += 1
+        task.add_done_callback(ended)
+        return await asyncio.shield(task)
+
+
+def start_service(name: str, target: str, args: dict[str, Any], cpus: float, timeout_s: float, replicas: int = 1) -> ServiceProxy:
+    """Host an object in `replicas` actors of its own and return the proxy an environment is given."""
     import ray
 
     actor = ray.remote(num_cpus=cpus, max_concurrency=1024, max_restarts=0)(Service)
     env = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return ServiceProxy(name, actor.options(runtime_env={"env_vars": env}).remote(target, args), timeout_s)
+    actor = actor.options(runtime_env={"env_vars": env})
+    return ServiceProxy(name, [actor.remote(target, args) for _ in range(replicas)], timeout_s)

@@ -73,11 +73,12 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """An object the environment needs, hosted in a Ray actor of its own, such as the search service."""
+    """An object the environment needs, hosted in Ray actors of its own, such as the search service; `cpus` of each replica."""
 
     target: str
     args: dict[str, Any] = field(default_factory=dict)
     cpus: float = 0.2
+    replicas: int = 1
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,7 @@ def check_config(c: Config) -> None:
         ("algo.max_tokens", c.algo.max_tokens), ("algo.row_tokens", c.algo.row_tokens), ("evaluate.queries", c.evaluate.queries),
         ("cluster.reward_workers", c.cluster.reward_workers), ("cluster.max_num_seqs", c.cluster.max_num_seqs),
         ("trajectories.concurrency", c.trajectories.concurrency),
+        *((f"env.services.{name}.replicas", s.replicas) for name, s in c.env.services.items()),
     ]:  # fmt: skip
         if value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")

@@ -92,7 +92,8 @@ class Runtime:
         if self.environment is None:
             timeout = self.config.cluster.call_timeout_s
             self._services = {
-                name: start_service(name, s.target, s.args, s.cpus, timeout) for name, s in self.config.env.services.items()
+                name: start_service(name, s.target, s.args, s.cpus, timeout, s.replicas)
+                for name, s in self.config.env.services.items()
             }
             self.environment = build(Target(self.config.env.target, self.config.env.args), **self._services)
 

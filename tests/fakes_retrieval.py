@@ -35,8 +35,8 @@ class StaticRetriever:
 class WordEncoder:
     """One axis per word, in the order in which words are first seen, so that cosine similarities can be worked out by hand.
 
-    "red red blue" is (2, 1, 0, ...) / sqrt(5). `calls` lists the queries of every call; a call sets `called`, then waits for
-    `gate`, which is open at first.
+    "red red blue" is (2, 1, 0, ...) / sqrt(5). `calls` lists the queries of every call, `passages` every encoded passage; a
+    call sets `called`, then waits for `gate`, which is open at first.
     """
 
     name = "words"
@@ -45,6 +45,7 @@ class WordEncoder:
     def __init__(self, dimension: int = 16):
         self.dimension = dimension
         self.calls: list[list[str]] = []
+        self.passages: list[str] = []
         self.called = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
@@ -57,6 +58,7 @@ class WordEncoder:
         return self._encode(texts)
 
     def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> np.ndarray:
+        self.passages += texts
         if progress is not None:
             progress(len(texts))
         return self._encode(texts)
@@ -71,3 +73,23 @@ class WordEncoder:
 
 def words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
+
+
+def pdf_bytes(lines: Sequence[str], title: str = "") -> bytes:
+    """A PDF of one page with these lines of plain letters on it."""
+    content = "".join(f"BT /F1 12 Tf 72 {720 - 14 * i} Td ({line}) Tj ET\n" for i, line in enumerate(lines))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
+        f"<< /Length {len(content)} >>\nstream\n{content}endstream",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        f"<< /Title ({title}) >>",
+    ]
+    text, offsets = "%PDF-1.4\n", []
+    for number, body in enumerate(objects, start=1):
+        offsets.append(len(text))
+        text += f"{number} 0 obj\n{body}\nendobj\n"
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
+    trailer = f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R /Info 6 0 R >>\nstartxref\n{len(text)}\n%%EOF\n"
+    return f"{text}xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}{trailer}".encode()

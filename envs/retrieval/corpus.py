@@ -37,9 +37,7 @@ def read_corpus(path: str | Path) -> dict[str, Document]:
     Raises ValueError naming file and line for anything but `{"id", "title", "contents", "url"}` with non-blank strings, and
     for an id that was seen before; FileNotFoundError, with the command that makes a corpus, when there is no such file.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no corpus at {path}; build it with `python -m tools.build_world --out {path.parent}`")
+    path = _present(path)
     documents: dict[str, Document] = {}
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
@@ -48,6 +46,16 @@ def read_corpus(path: str | Path) -> dict[str, Document]:
                 raise ValueError(f"{path}, line {number}: the id {document.id!r} was used by an earlier line")
             documents[document.id] = document
     return documents
+
+
+def _present(path: str | Path) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no corpus at {path}; build it with `python -m tools.build_world --out {path.parent}`, "
+            "or with tools.build_index from documents of your own"
+        )
+    return path
 
 
 def _parse(line: str, where: str) -> Document:
@@ -65,8 +73,11 @@ def _parse(line: str, where: str) -> Document:
 
 
 def corpus_sha256(path: str | Path) -> str:
-    """The SHA-256 of the corpus file's bytes, in hex: an index names the corpus it was built from by it."""
-    with Path(path).open("rb") as file:
+    """The SHA-256 of the corpus file's bytes, in hex: an index names the corpus it was built from by it.
+
+    Raises FileNotFoundError like `read_corpus`.
+    """
+    with _present(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

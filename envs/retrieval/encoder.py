@@ -26,11 +26,11 @@ class Encoder(Protocol):
 
 
 class SentenceEncoder:
-    """A sentence-transformers model on the CPU.
+    """A sentence-transformers model.
 
     `name` is "minilm", a folder, or a name on the Hugging Face hub. The prompts are put before every query and every passage
-    (openbmb/MiniCPM-Embedding-Light wants "Query: "). `threads` sets torch's thread count for the whole process.
-    Raises ConfigError when the model cannot be loaded.
+    (openbmb/MiniCPM-Embedding-Light wants "Query: "). `threads` sets torch's thread count for the whole process; `device` is
+    torch's, such as "cuda". Raises ConfigError when the model cannot be loaded.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class SentenceEncoder:
         query_prompt: str = "",
         passage_prompt: str = "",
         batch_size: int = 32,
+        device: str = "cpu",
     ):
         path = _model_path(name)
         import torch
@@ -51,8 +52,8 @@ class SentenceEncoder:
             torch.set_num_threads(threads)
         logging.disable_progress_bar()  # a bar per load drowns the caller's own
         try:
-            self._model = SentenceTransformer(path, device="cpu")
-        except (OSError, ValueError) as error:
+            self._model = SentenceTransformer(path, device=device)
+        except (OSError, ValueError, RuntimeError, AssertionError) as error:  # torch asserts that it was built for CUDA
             raise ConfigError(f"encoder: cannot load {name!r}: {error}") from error
         self.name = name
         self.query_prompt = query_prompt

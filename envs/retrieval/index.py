@@ -1,10 +1,14 @@
-"""The vector index: FAISS, exact inner product, one row a document, with explicit document ids.
+"""The vector index: FAISS over unit vectors by inner product, one row a document, with explicit document ids.
 
     index.faiss   the vectors, in row order
     ids.json      the document id of every row
     meta.json     which encoder, corpus and metric they belong to; written last, so a torn index is refused
 
 All of it is checked on load: an index of other vectors than the ones asked for gives plausible nonsense, not an error.
+
+    flat   compares a query with every vector: exact, needs no training
+    ivf    sorts the vectors into cells around k-means centres and looks into the `breadth` cells nearest to the query
+    hnsw   walks a graph of near neighbours (Malkov and Yashunin, 2018), keeping the `breadth` best on the way
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,17 @@ from envs.retrieval.encoder import Encoder
 from rlcore.errors import ConfigError
 
 METRIC = "inner_product"
+KINDS = ("flat", "ivf", "hnsw")
+CHUNK = 65_536  # rows that are copied at a time
+# The figures of tools/bench_retrieval.py chose these.
+CELLS_PER_ROOT = 4  # an IVF index of N vectors has this many times sqrt(N) cells
+TRAINING_ROWS_PER_CELL = 40  # FAISS warns below 39 and takes no more than 256
+IVF_BREADTH = 32
+HNSW_LINKS = 32
+HNSW_BUILD_BREADTH = 100
+HNSW_BREADTH = 128
+
+Hits = list[tuple[str, float]]  # document ids with their scores, best first
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,7 @@ class IndexMeta:
     normalised: bool
     count: int
     corpus_sha256: str
+    kind: str = "flat"
 
 
 def check_index(
@@ -53,12 +69,15 @@ def check_index(
     """
     path = Path(path)
     if not (path / "meta.json").is_file():
-        raise ConfigError(f"no index at {path}; build it with `python -m tools.build_world --out {path.parent}`")
-    row = json.loads((path / "meta.json").read_text(encoding="utf-8"))
-    if not isinstance(row, dict) or set(row) != {field.name for field in fields(IndexMeta)}:
         raise ConfigError(
-            f"{path}/meta.json must have exactly the keys {[field.name for field in fields(IndexMeta)]}, got {row!r}"
+            f"no index at {path}; build it with `python -m tools.build_world --out {path.parent}`, "
+            "or with tools.build_index from documents of your own"
         )
+    row = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    names = [field.name for field in fields(IndexMeta)]
+    needed = {field.name for field in fields(IndexMeta) if field.default is MISSING}
+    if not isinstance(row, dict) or not needed <= row.keys() <= set(names):
+        raise ConfigError(f"{path}/meta.json must have exactly the keys {names}, got {row!r}")
     meta = IndexMeta(**row)
     wanted = {
         "encoder": encoder,
@@ -76,7 +95,7 @@ def check_index(
 
 
 class VectorIndex:
-    """Exact nearest-neighbour search over unit vectors; rows are known by their document ids."""
+    """Nearest-neighbour search over unit vectors; rows are known by their document ids."""
 
     def __init__(self, faiss_index: Any, ids: Sequence[str], meta: IndexMeta):
         self._faiss = faiss_index
@@ -84,25 +103,26 @@ class VectorIndex:
         self.meta = meta
 
     @classmethod
-    def build(cls, vectors: np.ndarray, ids: Sequence[str], encoder: Encoder, corpus_sha256: str) -> VectorIndex:
-        """An index of `vectors` [N, dimension], row i belonging to `ids[i]`.
+    def build(
+        cls, vectors: np.ndarray, ids: Sequence[str], encoder: Encoder, corpus_sha256: str, kind: str = "flat"
+    ) -> VectorIndex:
+        """An index of `vectors` [N, dimension], row i belonging to `ids[i]`. A memory map is read piece by piece.
 
         Raises ValueError unless the ids are as many as the rows and all different, the width is the encoder's dimension, and
-        every vector has length 1.
+        every vector has length 1; ConfigError for an unknown kind.
         """
-        import faiss
-
-        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != encoder.dimension:
             raise ValueError(f"vectors must be [N, {encoder.dimension}] for encoder {encoder.name!r}, got {list(vectors.shape)}")
         if len(ids) != len(vectors) or len(set(ids)) != len(ids):
             raise ValueError(f"{len(vectors)} vectors need as many different ids, got {len(ids)} ({len(set(ids))} different)")
-        norms = np.linalg.norm(vectors, axis=1)
-        if not np.allclose(norms, 1.0, atol=1e-3):
-            raise ValueError(f"vectors must have length 1, got lengths from {norms.min():.4g} to {norms.max():.4g}")
-        faiss_index = faiss.IndexFlatIP(encoder.dimension)
-        faiss_index.add(vectors)
-        meta = IndexMeta(encoder.name, encoder.passage_prompt, encoder.dimension, METRIC, True, len(ids), corpus_sha256)
+        faiss_index = _new_faiss(kind, vectors)
+        for start in range(0, len(vectors), CHUNK):
+            chunk = np.ascontiguousarray(vectors[start : start + CHUNK], dtype=np.float32)
+            norms = np.linalg.norm(chunk, axis=1)
+            if not np.allclose(norms, 1.0, atol=1e-3):
+                raise ValueError(f"vectors must have length 1, got lengths from {norms.min():.4g} to {norms.max():.4g}")
+            faiss_index.add(chunk)
+        meta = IndexMeta(encoder.name, encoder.passage_prompt, encoder.dimension, METRIC, True, len(ids), corpus_sha256, kind)
         return cls(faiss_index, ids, meta)
 
     def save(self, path: str | Path) -> None:
@@ -117,10 +137,14 @@ class VectorIndex:
         write_text(path / "meta.json", json.dumps(asdict(self.meta), indent=1))
 
     @classmethod
-    def load(cls, path: str | Path, encoder: Encoder, corpus_sha256: str) -> VectorIndex:
+    def load(
+        cls, path: str | Path, encoder: Encoder, corpus_sha256: str, *, breadth: int | None = None, device: str = "cpu"
+    ) -> VectorIndex:
         """The index at `path`, to be searched with vectors of `encoder` over the corpus with that hash.
 
-        Raises what `check_index` raises, and ValueError when the three files contradict each other.
+        `breadth` replaces the one it was built with. `device` "cuda" searches a clone on the GPUs, where FAISS has been built
+        for them and the kind exists there (hnsw does not); the CPU otherwise. Raises what `check_index` raises, and ConfigError
+        when the three files contradict each other or a flat index is given a breadth.
         """
         import faiss
 
@@ -137,15 +161,29 @@ class VectorIndex:
             "index.faiss": faiss_index.ntotal,
         }
         if len(set(counts.values())) != 1:
-            raise ValueError(f"the index at {path} is torn: {counts} should be equal; build it again")
+            raise ConfigError(f"the index at {path} is torn: {counts} should be equal; build it again")
         if faiss_index.d != meta.dimension or faiss_index.metric_type != faiss.METRIC_INNER_PRODUCT:
-            raise ValueError(f"{path}/index.faiss has dimension {faiss_index.d} and metric {faiss_index.metric_type}, not {meta}")
+            raise ConfigError(
+                f"{path}/index.faiss has dimension {faiss_index.d} and metric {faiss_index.metric_type}, not {meta}"
+            )
+        if breadth is not None:
+            _set_breadth(faiss_index, breadth)
+        if device == "cuda" and meta.kind != "hnsw" and getattr(faiss, "get_num_gpus", int)():
+            faiss_index = faiss.index_cpu_to_all_gpus(faiss_index)
         return cls(faiss_index, ids, meta)
 
-    def search(self, vectors: np.ndarray, k: int) -> list[list[tuple[str, float]]]:
+    def vectors(self) -> np.ndarray:
+        """All vectors [N, dimension] in the order of `ids`, from an index on the CPU."""
+        import faiss
+
+        if isinstance(self._faiss, faiss.IndexIVF):
+            self._faiss.make_direct_map()
+        return self._faiss.reconstruct_n(0, len(self.ids))
+
+    def search(self, vectors: np.ndarray, k: int) -> list[Hits]:
         """For each query vector of `vectors` [Q, dimension] the `k` most similar ids with their similarity, best first.
 
-        Fewer than `k` when the index holds fewer. Raises ValueError for a wrong width or k < 1.
+        Fewer than `k` when the index holds fewer (or an ivf's cells do). Raises ValueError for a wrong width or k < 1.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
@@ -156,6 +194,41 @@ class VectorIndex:
             return [[] for _ in vectors]
         scores_QK, rows_QK = self._faiss.search(vectors, min(k, len(self.ids)))
         return [
-            [(self.ids[row], float(score)) for row, score in zip(rows, scores, strict=True)]
+            [(self.ids[row], float(score)) for row, score in zip(rows, scores, strict=True) if row >= 0]  # -1: none was left
             for rows, scores in zip(rows_QK, scores_QK, strict=True)
         ]
+
+
+def _new_faiss(kind: str, vectors: np.ndarray) -> Any:
+    """An empty FAISS index for `vectors` [N, dimension], trained on a sample of them if its kind needs that."""
+    import faiss
+
+    if kind not in KINDS:
+        raise ConfigError(f"index kind {kind!r} must be one of {', '.join(KINDS)}")
+    count, dimension = vectors.shape
+    if kind == "hnsw":
+        index = faiss.index_factory(dimension, f"HNSW{HNSW_LINKS},Flat", faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = HNSW_BUILD_BREADTH
+        _set_breadth(index, HNSW_BREADTH)
+    elif kind == "ivf" and count:
+        cells = max(1, min(round(CELLS_PER_ROOT * count**0.5), count // TRAINING_ROWS_PER_CELL))
+        index = faiss.index_factory(dimension, f"IVF{cells},Flat", faiss.METRIC_INNER_PRODUCT)
+        sample = np.random.default_rng(0).choice(count, min(count, TRAINING_ROWS_PER_CELL * cells), replace=False)
+        index.train(np.ascontiguousarray(vectors[np.sort(sample)], dtype=np.float32))
+        _set_breadth(index, IVF_BREADTH)
+    else:  # nothing can be learned from no vectors
+        index = faiss.index_factory(dimension, "Flat", faiss.METRIC_INNER_PRODUCT)
+    return index
+
+
+def _set_breadth(faiss_index: Any, breadth: int) -> None:
+    import faiss
+
+    if breadth < 1:
+        raise ConfigError(f"breadth={breadth} must be at least 1")
+    if isinstance(faiss_index, faiss.IndexIVF):
+        faiss_index.nprobe = breadth
+    elif isinstance(faiss_index, faiss.IndexHNSW):
+        faiss_index.hnsw.efSearch = breadth
+    else:
+        raise ConfigError(f"breadth={breadth} is for an index of kind ivf or hnsw; a flat one always looks at everything")

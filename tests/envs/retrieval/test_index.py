@@ -44,6 +44,65 @@ def test_k_beyond_the_store_and_an_empty_store(tmp_path):
         index.search(np.array([[1, 0]]), 0)
 
 
+def ring(count):
+    """`count` unit vectors around the circle, in order, and their ids."""
+    angles = 2 * np.pi * np.arange(count) / count
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32), [f"at{i}" for i in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+def test_every_kind_finds_the_neighbours_and_gives_its_vectors_back(tmp_path, kind):
+    vectors, ids = ring(300)
+    VectorIndex.build(vectors, ids, ENCODER, "hash", kind).save(tmp_path)
+    index = VectorIndex.load(tmp_path, ENCODER, "hash")
+    assert index.meta.kind == check_index(tmp_path).kind == kind
+    for hits, row in zip(index.search(vectors[[0, 77]], 3), (0, 77), strict=True):
+        assert hits[0][0] == f"at{row}" and hits[0][1] == pytest.approx(1.0)
+        assert {id for id, _ in hits[1:]} == {f"at{(row - 1) % 300}", f"at{row + 1}"}
+        assert hits[1][1] == pytest.approx(np.cos(2 * np.pi / 300), abs=1e-6)
+    np.testing.assert_array_equal(index.vectors(), vectors)
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_every_kind_can_be_empty_tiny_and_asked_for_too_many(tmp_path, kind):
+    saved_empty = VectorIndex.build(np.zeros((0, 2)), (), ENCODER, "hash", kind)
+    saved_empty.save(tmp_path)
+    assert VectorIndex.load(tmp_path, ENCODER, "hash").search(np.array([[1, 0]]), 5) == [[]]
+    tiny = VectorIndex.build(VECTORS, ("east", "north", "between"), ENCODER, "hash", kind)
+    assert [id for id, _ in tiny.search(np.array([[1, 0]]), 50)[0]] == ["east", "between", "north"]
+
+
+def test_a_breadth_is_what_is_looked_into(tmp_path):
+    vectors, ids = ring(300)
+    VectorIndex.build(vectors, ids, ENCODER, "hash", "ivf").save(tmp_path / "ivf")  # 300 // 40 = 7 cells
+    narrow = VectorIndex.load(tmp_path / "ivf", ENCODER, "hash", breadth=1)
+    (hits,) = narrow.search(vectors[:1], 300)
+    assert hits[0][0] == "at0" and 10 < len(hits) < 100  # one cell of seven, and no place filled with nothing
+    assert len(VectorIndex.load(tmp_path / "ivf", ENCODER, "hash", breadth=7).search(vectors[:1], 300)[0]) == 300
+    saved(tmp_path / "flat")
+    with pytest.raises(ConfigError, match="breadth=4 is for an index of kind ivf or hnsw"):
+        VectorIndex.load(tmp_path / "flat", ENCODER, "hash", breadth=4)
+    with pytest.raises(ConfigError, match="breadth=0 must be at least 1"):
+        VectorIndex.load(tmp_path / "ivf", ENCODER, "hash", breadth=0)
+
+
+def test_an_unknown_kind_names_the_known_ones():
+    with pytest.raises(ConfigError, match="index kind 'lsh' must be one of flat, ivf, hnsw"):
+        VectorIndex.build(VECTORS, ("a", "b", "c"), ENCODER, "hash", "lsh")
+
+
+def test_an_index_from_before_there_were_kinds_is_a_flat_one(tmp_path):
+    saved(tmp_path)
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    assert meta.pop("kind") == "flat"
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    assert VectorIndex.load(tmp_path, ENCODER, "hash").meta.kind == "flat"
+    for wrong in ({**meta, "new": 1}, {name: meta[name] for name in meta if name != "count"}):
+        (tmp_path / "meta.json").write_text(json.dumps(wrong))
+        with pytest.raises(ConfigError, match="must have exactly the keys"):
+            check_index(tmp_path)
+
+
 def test_wrong_widths_name_both_values(tmp_path):
     index = saved(tmp_path / "index")
     with pytest.raises(ValueError, match=r"\[Q, 2\], got \[1, 3\]"):
@@ -106,10 +165,10 @@ def test_check_index_imports_neither_faiss_nor_torch(tmp_path):
 def test_a_torn_index_is_refused(tmp_path):
     saved(tmp_path / "index")
     (tmp_path / "index/ids.json").write_text(json.dumps(["east", "north"]))
-    with pytest.raises(ValueError, match="torn"):
+    with pytest.raises(ConfigError, match="torn"):
         VectorIndex.load(tmp_path / "index", ENCODER, "hash")
     (tmp_path / "index/ids.json").write_text(json.dumps(["east", "north", "north"]))
-    with pytest.raises(ValueError, match="torn"):
+    with pytest.raises(ConfigError, match="torn"):
         VectorIndex.load(tmp_path / "index", ENCODER, "hash")
 
 
@@ -120,5 +179,5 @@ def test_the_vectors_file_is_checked_against_meta(tmp_path):
     other = faiss.IndexFlatL2(2)
     other.add(VECTORS)
     faiss.write_index(other, str(tmp_path / "index/index.faiss"))
-    with pytest.raises(ValueError, match="dimension 2 and metric 1"):
+    with pytest.raises(ConfigError, match="dimension 2 and metric 1"):
         VectorIndex.load(tmp_path / "index", ENCODER, "hash")

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
+from envs.retrieval.bm25 import KeywordIndex
 from envs.retrieval.corpus import Document, corpus_sha256, write_corpus
 from envs.retrieval.index import VectorIndex
 from envs.retrieval.service import Retriever
@@ -21,7 +24,9 @@ def world(tmp_path):
     write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS)
     encoder = WordEncoder()
     vectors = encoder.encode_passages([document.passage for document in DOCUMENTS])
-    VectorIndex.build(vectors, ["a", "b"], encoder, corpus_sha256(tmp_path / "corpus.jsonl")).save(tmp_path / "index")
+    digest = corpus_sha256(tmp_path / "corpus.jsonl")
+    VectorIndex.build(vectors, ["a", "b"], encoder, digest).save(tmp_path / "index")
+    KeywordIndex.build(DOCUMENTS, digest).save(tmp_path / "index/bm25")
     return {"index": str(tmp_path / "index"), "corpus": str(tmp_path / "corpus.jsonl"), "encoder": encoder}
 
 
@@ -188,6 +193,49 @@ def test_an_index_of_another_encoder_or_corpus_is_refused(world, tmp_path):
         Retriever(**world)
     with pytest.raises(ConfigError, match="no index at"):
         Retriever(str(tmp_path / "nowhere"), world["corpus"], world["encoder"])
+
+
+def test_keyword_search_needs_no_encoder(make, world):
+    retriever = make(ranking="bm25", encoder="a model that does not exist")
+    found = asyncio.run(retriever.search(["Green", "violet", "blue"], 5))
+    assert ids(found) == [["b"], [], ["b", "a"]]  # b's passage is the shorter one
+    assert found[0][0].score > 0 and world["encoder"].calls == []
+
+
+def test_hybrid_search_joins_ranks(make):
+    retriever = make(ranking="hybrid")
+    (found,) = asyncio.run(retriever.search(["red"], 2))
+    assert ids([found]) == [["a", "b"]]  # cosine: a, b; keywords: a only
+    assert [document.score for document in found] == pytest.approx([2 / 61, 1 / 62])
+    assert ids(asyncio.run(retriever.search(["red"], 1))) == [["a"]]
+
+
+def test_rankings_that_cannot_be_given_are_refused(make, tmp_path):
+    with pytest.raises(ConfigError, match="ranking='best' must be one of dense, bm25, hybrid"):
+        make(ranking="best")
+    (tmp_path / "index/bm25/meta.json").unlink()
+    for ranking in ("bm25", "hybrid"):
+        with pytest.raises(ConfigError, match="no keyword index at"):
+            make(ranking=ranking)
+    assert ids(asyncio.run(make().search(["red"], 1))) == [["a"]]
+
+
+def test_an_empty_store_finds_nothing(tmp_path):
+    write_corpus(tmp_path / "corpus.jsonl", [])
+    digest, encoder = corpus_sha256(tmp_path / "corpus.jsonl"), WordEncoder()
+    VectorIndex.build(encoder.encode_passages([]), [], encoder, digest).save(tmp_path / "index")
+    KeywordIndex.build([], digest).save(tmp_path / "index/bm25")
+    for ranking in ("dense", "bm25", "hybrid"):
+        retriever = Retriever(str(tmp_path / "index"), str(tmp_path / "corpus.jsonl"), encoder, ranking=ranking)
+        assert asyncio.run(retriever.search(["red", "blue"], 3)) == [[], []]
+        retriever.close()
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_loaded(make, monkeypatch, tmp_path):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    (tmp_path / "index/index.faiss").unlink()  # would be missed on loading
+    with pytest.raises(ConfigError, match=r"the search service needs about .* GiB of memory \(corpus .*, vectors .*\), but only"):
+        make()
 
 
 def test_the_static_retriever_ranks_by_shared_words():
