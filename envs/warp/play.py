@@ -78,7 +78,7 @@ async def play(
     found: list[list[str]] = []  # keys of the passages that each search found
     while not machine.done:
         sample = _question(machine, query)
-        output = await journal.once(f"reply {machine.step} {machine.hash}", lambda: teacher.reply(machine))
+        output = await journal.once(f"reply {machine.step} {sample['state_hash']}", lambda: teacher.reply(machine))
         reply = await advance(machine, retriever, output)
         if reply.error:
             raise ValueError(f"the teacher's reply in state {sample['state']} is invalid ({reply.error}): {output}")
