@@ -176,10 +176,30 @@ class WandbConfig:
 
 
 @dataclass(frozen=True)
+class TeacherConfig:
+    """Who plays the trajectories. `kind`: scripted (from the queries' oracle), engine (the configured model in the run's own
+    engines) or openai (`model` behind the OpenAI-compatible API at `url`, such as http://host:8000/v1).
+
+    `key_env` names the environment variable that holds the API's key, null for a server without keys. `attempts` is how many
+    replies are asked for until one can be used, `timeout_s` the time of one request.
+    """
+
+    kind: str
+    url: str | None
+    model: str | None
+    key_env: str | None
+    temperature: float
+    top_p: float
+    attempts: int
+    timeout_s: float
+
+
+@dataclass(frozen=True)
 class TrajectoriesConfig:
     """Reference trajectories of the teacher: how many samples of each action to keep, by split. -1 keeps all.
 
-    `world` is the folder with corpus, index and research queries; `folder` gets the samples.
+    `world` is the folder with corpus, index and research queries; `folder` gets the samples. With `prune` the teacher expands
+    for as long as it can, `reward` (a report reward) scores every draft, and samples end at the best.
     """
 
     world: str
@@ -187,6 +207,9 @@ class TrajectoriesConfig:
     train: dict[str, int]
     heldout: dict[str, int]
     concurrency: int
+    teacher: TeacherConfig
+    prune: bool
+    reward: Target
 
 
 @dataclass(frozen=True)
@@ -226,6 +249,7 @@ def check_config(c: Config) -> None:
         ("cluster.reward_workers", c.cluster.reward_workers), ("cluster.max_num_seqs", c.cluster.max_num_seqs),
         ("trajectories.concurrency", c.trajectories.concurrency),
         *((f"env.services.{name}.replicas", s.replicas) for name, s in c.env.services.items()),
+        ("trajectories.teacher.attempts", c.trajectories.teacher.attempts),
     ]:  # fmt: skip
         if value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")
@@ -274,11 +298,34 @@ def check_config(c: Config) -> None:
     for limit, where in [(c.algo.max_tokens, "algo.max_tokens"), (c.evaluate.max_tokens, "evaluate.max_tokens")]:
         if limit >= c.model.max_model_len:
             raise ConfigError(f"{where}={limit} leaves no room for a prompt in model.max_model_len={c.model.max_model_len}")
+    _check_trajectories(c.trajectories)
     GRPO(c.algo.std)
     for name, optimizer in [("algo", c.algo.optimizer), ("sft", c.sft.optimizer)]:
         if optimizer.lr <= 0:
             raise ConfigError(f"{name}.optimizer.lr={optimizer.lr} must be above 0")
         Schedule(optimizer.schedule, optimizer.warmup_steps, 1)
+
+
+def _check_trajectories(t: TrajectoriesConfig) -> None:
+    for split, counts in [("train", t.train), ("heldout", t.heldout)]:
+        if not counts:
+            raise ConfigError(f"trajectories.{split} must say how many samples of each action to keep")
+        for action, n in counts.items():
+            if n < -1:
+                raise ConfigError(f"trajectories.{split}.{action}={n} must be 0 or more, or -1 for all")
+    teacher, name = t.teacher, "trajectories.teacher"
+    _one_of(f"{name}.kind", teacher.kind, ("scripted", "engine", "openai"))
+    if teacher.kind == "openai":
+        if not (teacher.url or "").startswith(("http://", "https://")):
+            raise ConfigError(f"{name}.url={teacher.url!r} must be the API's address, such as http://host:8000/v1")
+        if not teacher.model:
+            raise ConfigError(f"{name}.model={teacher.model!r} must be the name of a model that {teacher.url} serves")
+    if teacher.temperature < 0:
+        raise ConfigError(f"{name}.temperature={teacher.temperature} must be 0 or more")
+    if not 0 < teacher.top_p <= 1:
+        raise ConfigError(f"{name}.top_p={teacher.top_p} must be above 0 and at most 1")
+    if teacher.timeout_s <= 0:
+        raise ConfigError(f"{name}.timeout_s={teacher.timeout_s} must be above 0")
 
 
 def check_files(c: Config) -> None:

@@ -88,6 +88,11 @@ def test_the_two_commands_compose(recipe):
         ("+deepspeed.gradient_accumulation_steps=4", "deepspeed.gradient_accumulation_steps is the framework's own"),
         ("cluster.trajectory_timeout_s=1000", "cluster.step_timeout_s=1800 is shorter than a retried rollout"),
         ("seed=null", "seed must be int, got None"),
+        ("trajectories.train.search=-2", "trajectories.train.search=-2 must be 0 or more, or -1 for all"),
+        ("trajectories.teacher.kind=human", "must be one of scripted, engine, openai"),
+        ("trajectories.teacher.kind=openai", "trajectories.teacher.url=None must be the API's address"),
+        ("trajectories.teacher.top_p=0", "trajectories.teacher.top_p=0.0 must be above 0 and at most 1"),
+        ("trajectories.teacher.attempts=0", "trajectories.teacher.attempts=0 must be at least 1"),
     ],
 )
 def test_bad_values_name_the_field_and_what_works(override, message):

@@ -6,7 +6,9 @@ import json
 import pytest
 
 from envs.warp.atomic import AtomicAction
-from envs.warp.samples import collect
+from envs.warp.limits import Limits
+from envs.warp.play import play
+from envs.warp.teacher import ScriptedTeacher
 from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.types import Query
 from tests.envs.warp.conftest import COMPACT
@@ -14,7 +16,7 @@ from tests.envs.warp.conftest import COMPACT
 
 @pytest.fixture
 def sample_of(query, retriever):
-    samples, _ = asyncio.run(collect([query], retriever, COMPACT))
+    samples = asyncio.run(play(query, ScriptedTeacher(query), retriever, Limits.of(COMPACT))).samples
     return lambda action, nth=0: [s for s in samples if s["action"] == action][nth]
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from envs.warp.actions import ERRORS
 from envs.warp.limits import Limits
+from envs.warp.play import play
 from envs.warp.render import unresolved_markers
 from envs.warp.render_html import report_html
 from envs.warp.report import Report
-from envs.warp.samples import teacher_samples
+from envs.warp.teacher import ScriptedTeacher
 from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.types import Query
 from tests.envs.warp.conftest import COMPACT
@@ -20,7 +21,8 @@ from tests.envs.warp.conftest import COMPACT
 @pytest.fixture
 def outputs(query, retriever):
     """The teacher's replies to the whole report."""
-    return [s["output"] for s in asyncio.run(teacher_samples(query, retriever, Limits.of(COMPACT)))]
+    played = asyncio.run(play(query, ScriptedTeacher(query), retriever, Limits.of(COMPACT)))
+    return [s["output"] for s in played.samples]
 
 
 def test_the_teachers_report_is_complete_and_every_citation_resolves(query, retriever, scripted, outputs):
@@ -95,7 +97,7 @@ def test_invented_keys_are_removed_and_counted(query, retriever, scripted, outpu
 
 def test_nothing_found_ends_without_sources_and_not_complete(query, scripted, outputs, retriever):
     retriever.documents = []
-    samples = asyncio.run(teacher_samples(query, retriever, Limits.of(COMPACT)))
+    samples = asyncio.run(play(query, ScriptedTeacher(query), retriever, Limits.of(COMPACT))).samples
     outcome = asyncio.run(Report(retriever, COMPACT).run(query, scripted([s["output"] for s in samples])))
     assert not outcome.truncated and outcome.data["complete"] is False and outcome.data["passages"] == {}
     assert "The search found no passages on Peru" in outcome.data["report_markdown"]

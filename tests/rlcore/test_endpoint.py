@@ -1,0 +1,103 @@
+"""The endpoint client against a real HTTP server that gives prepared answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from rlcore.endpoint import Endpoint
+from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure
+
+MESSAGES = [{"role": "user", "content": "你好"}]
+GOOD = {"choices": [{"message": {"role": "assistant", "content": "Hello."}, "finish_reason": "length"}]}
+
+
+@pytest.fixture
+def server():
+    """Answers with `answers` in turn, (status, data or text, seconds to wait), the last one for ever; records in `requests`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            httpd.requests.append((self.path, self.headers.get("Authorization"), body))
+            status, data, wait = httpd.answers.pop(0) if len(httpd.answers) > 1 else httpd.answers[0]
+            time.sleep(wait)
+            payload = (data if isinstance(data, str) else json.dumps(data)).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(payload)))
+            self.end_headers()
+            self.wfile.write(payload)
+
+        def log_message(self, *_):
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.requests, httpd.answers = [], [(200, GOOD, 0)]
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield httpd
+    httpd.shutdown()
+    thread.join()
+    httpd.server_close()
+
+
+def ask(server, *answers, key="sk-secret", timeout_s=5.0, attempts=3):
+    server.answers = list(answers)
+
+    async def one():
+        url = f"http://127.0.0.1:{server.server_port}/v1/"
+        options = {"temperature": 0.7, "top_p": 0.8, "timeout_s": timeout_s, "attempts": attempts, "wait_s": 0.001}
+        async with Endpoint(url, "big", key, **options) as endpoint:
+            return await endpoint.generate(MESSAGES, max_tokens=64)
+
+    return asyncio.run(one())
+
+
+def test_a_completion(server):
+    reply = ask(server, (200, GOOD, 0))
+    assert (reply.text, reply.finish_reason) == ("Hello.", "length")
+    ((path, authorization, body),) = server.requests
+    assert path == "/v1/chat/completions" and authorization == "Bearer sk-secret"
+    assert body == {"model": "big", "messages": MESSAGES, "max_tokens": 64, "temperature": 0.7, "top_p": 0.8}
+
+
+def test_a_server_without_keys_gets_none(server):
+    ask(server, (200, GOOD, 0), key=None)
+    assert server.requests[0][1] is None
+
+
+def test_what_passes_is_tried_again(server):
+    assert ask(server, (503, "busy", 0), (429, "slow down", 0), (200, GOOD, 0)).text == "Hello."
+    assert len(server.requests) == 3
+
+
+def test_a_budget_of_attempts(server):
+    with pytest.raises(InfrastructureFailure, match="/v1/chat/completions answered 500: broken"):
+        ask(server, (500, "broken", 0))
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(("status", "error"), [(401, ConfigError), (404, ConfigError), (400, DataFailure), (422, DataFailure)])
+def test_what_does_not_pass_is_asked_once_and_never_shows_the_key(server, status, error):
+    with pytest.raises(error, match=f"answered {status}: no: ") as raised:
+        ask(server, (status, "no: sk-secret", 0))
+    assert len(server.requests) == 1 and "sk-secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("answer", ["not json", {"choices": []}, {"error": "odd"}, []])
+def test_an_answer_that_is_no_completion(server, answer):
+    with pytest.raises(DataFailure, match="answered no chat completion"):
+        ask(server, (200, answer, 0))
+
+
+def test_a_slow_server_and_a_closed_port(server):
+    with pytest.raises(InfrastructureFailure, match="Timeout"):
+        ask(server, (200, GOOD, 0.3), timeout_s=0.05, attempts=1)
+    server.server_port = 1
+    with pytest.raises(InfrastructureFailure, match="ConnectError"):
+        ask(server, (200, GOOD, 0), attempts=1)
