@@ -184,7 +184,7 @@ async def _policies(runtime: Runtime, stack: AsyncExitStack) -> Callable[[str], 
         return lambda name: endpoint
     if teacher.kind == "engine":
         await runtime.start_rollouts()
-        await asyncio.gather(*(actor.serve_loaded.remote() for actor in runtime.engines.actors))
+        await runtime.serve_loaded()
         return lambda name: engine_policy(runtime, name)
     return None
 

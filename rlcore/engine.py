@@ -138,10 +138,6 @@ class Engine:
         sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
         return list(await asyncio.gather(*(self._generate(p, sampling, prompt_logprobs=0) for p in prompts)))
 
-    async def serve_loaded(self) -> None:
-        """Put the weights that were loaded from disk in service as version 0, for a run that has no learner to push any."""
-        self.version = 0
-
     async def join_transfer(self, init_info: dict[str, Any]) -> None:
         """Join the learner's broadcast group (blocks until every member has joined or its timeout passes)."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest

@@ -102,6 +102,7 @@ class ScriptedTeacher:
     async def reply(self, machine: WarpState) -> str:
         plays = {"search": self._search, "initialize": self._initialize, "write": self._write, "extend": self._extend}
         thought, action = plays[machine.state](machine)
+        assert isinstance(action, str | dict)
         return _reply(thought, action)
 
     def _search(self, machine: WarpState) -> tuple[str, dict[str, Any]]:
