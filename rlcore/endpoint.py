@@ -59,8 +59,10 @@ class Endpoint:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def generate(self, messages: list[Message], *, max_tokens: int | None = None, span: str | None = None) -> EndpointReply:
-        """One completion of an independent prompt."""
+    async def generate(
+        self, messages: list[Message], *, max_tokens: int | None = None, span: str | None = None, seed: int | None = None
+    ) -> EndpointReply:
+        """One completion of an independent prompt, with a seed of its own where one is given."""
         import httpx
         from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -71,6 +73,8 @@ class Endpoint:
             reraise=True,
         )
         body = {"model": self.model, "messages": messages, "max_tokens": max_tokens, **self._sampling}
+        if seed is not None:
+            body["seed"] = seed
         try:
             return await retrying(self._ask, body)
         except (httpx.TransportError, TimeoutError) as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import os
 import re
 import sys
 import unicodedata
@@ -24,9 +25,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from envs.warp.limits import Limits
 from recipes.cli import compose_config
-from recipes.openai_chat import OpenAIChat
-from recipes.reports import Ask, ask_engines, describe, report_settings, write_report
+from recipes.reports import Answer, Ask, ask_engines, describe, report_settings, write_report
 from rlcore.config import Config, check_files
+from rlcore.endpoint import Endpoint
+from rlcore.environment import Message
 from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure, RunFailed
 from rlcore.evaluation import EVALUATION_SEED
 from rlcore.metrics import console
@@ -34,6 +36,7 @@ from rlcore.runtime import Runtime
 from rlcore.targets import Target, build
 from rlcore.types import Outcome, Query
 
+KEY = "OPENAI_API_KEY"  # environment variable; without it no key is sent
 NOW = {"search": "searching", "initialize": "planning", "write": "writing", "extend": "deepening"}
 
 
@@ -51,12 +54,16 @@ def question_query(question: str) -> Query:
 async def with_url(config: Config, arguments: argparse.Namespace) -> Outcome:
     """Write with an endpoint; the environment's services live in this process, nothing else is started."""
     services = {name: build(Target(service.target, service.args)) for name, service in config.env.services.items()}
-    e = config.evaluate
-    chat = OpenAIChat(arguments.url, arguments.served_model, e.report_temperature, e.max_tokens, config.cluster.call_timeout_s)
-    try:
-        return await write(config, arguments, services["retriever"], chat, f"{arguments.url} {arguments.served_model}")
-    finally:
-        await chat.close()
+    e, timeout_s = config.evaluate, config.cluster.call_timeout_s
+    sampling = {"temperature": e.report_temperature, "top_p": 1.0, "timeout_s": timeout_s}
+    async with Endpoint(arguments.url, arguments.served_model, os.environ.get(KEY), **sampling) as endpoint:
+
+        async def ask(messages: list[Message], max_tokens: int | None, seed: int) -> Answer:
+            limit = min(max_tokens or e.max_tokens, e.max_tokens)
+            reply = await endpoint.generate(messages, max_tokens=limit, seed=seed)
+            return Answer(reply.text, reply.finish_reason)
+
+        return await write(config, arguments, services["retriever"], ask, f"{arguments.url} {arguments.served_model}")
 
 
 async def with_engine(runtime: Runtime, arguments: argparse.Namespace) -> Outcome:
