@@ -14,6 +14,8 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.rlcore-installed
 
 export TOKENIZERS_PARALLELISM := false
+# A run starts a dozen processes that import the same packages: without bytecode files each would compile them anew.
+unexport PYTHONDONTWRITEBYTECODE
 # The embedded models and world are on disk: these must never wait for a hub.
 demo smoke test unit: export HF_HUB_OFFLINE := 1
 
