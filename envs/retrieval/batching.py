@@ -39,7 +39,7 @@ class BatchedSearch(Generic[Hit]):
         self._thread = thread
         self._cache: OrderedDict[Key, list[Hit]] = OrderedDict()
         self._cache_size = cache_size
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._open: list[Key] | None = None
         self._waiting: dict[Key, asyncio.Task[dict[Key, list[Hit]]]] = {}
         self._busy = asyncio.Lock()
@@ -61,9 +61,9 @@ class BatchedSearch(Generic[Hit]):
                 self._enqueue(key)
         batches = {self._waiting[key] for key in keys if key not in found and key[0]}
         if batches:
-            _, late = await asyncio.wait(batches, timeout=self._deadline_s)
+            _, late = await asyncio.wait(batches, timeout=self.deadline_s)
             if late:
-                raise InfrastructureFailure(f"a search of {len(keys)} queries took longer than {self._deadline_s} s")
+                raise InfrastructureFailure(f"a search of {len(keys)} queries took longer than {self.deadline_s} s")
             for batch in batches:
                 found.update(batch.result())
         return [found.get(key, []) for key in keys]

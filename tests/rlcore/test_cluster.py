@@ -129,6 +129,7 @@ def test_a_hung_replica_is_an_infrastructure_failure_and_gets_no_more_calls():
         first.gate.clear()
         with pytest.raises(InfrastructureFailure, match="service retriever.search: no answer within 0.02 s"):
             await proxy.search()
+        proxy._timeout_s = 20  # the other one may take as long as this machine needs
         assert [(await proxy.search())[0] for _ in range(3)] == ["second"] * 3
         first.gate.set()
         await asyncio.sleep(0)
