@@ -1,6 +1,6 @@
 """One report written to a file, in steps that survive an interruption.
 
-    environment --generate--> journal --(new)--> model       <name>.md           the report
+    environment --generate--> journal --(new)--> model       <name>.md, .html    the report
                 <--search---- journal --(new)--> retriever   <name>.state.json   every answer so far, written whole after each
 
 An environment is a deterministic function of the answers it gets. So an interrupted report goes on by playing it again from the
@@ -18,6 +18,7 @@ from typing import Any
 
 from envs.retrieval.corpus import Document
 from envs.warp.render import unresolved_markers
+from envs.warp.render_html import report_html
 from rlcore.checkpoint import write_atomic
 from rlcore.config import Config
 from rlcore.environment import Environment, Message
@@ -125,7 +126,7 @@ async def write_report(
     seed: int = EVALUATION_SEED,
     watch: Callable[[str], None] = lambda span: None,
 ) -> Outcome:
-    """Write the report of `make(retriever)` on a query to `path` (Markdown), with its state beside it; goes on where it stopped.
+    """Write the report of `make(retriever)` on a query to `path` (Markdown, and HTML beside it); goes on where it stopped.
 
     Raises ConfigError when the state is another report's, and what the environment raises.
     """
@@ -136,6 +137,7 @@ async def write_report(
     markdown = outcome.data["report_markdown"]
     assert not unresolved_markers(markdown), "the renderer wrote a marker without a reference"
     write_atomic(path, markdown)
+    write_atomic(path.with_suffix(".html"), report_html(outcome.data))
     return outcome
 
 

@@ -71,6 +71,8 @@ def test_an_interruption_at_any_action_changes_nothing_and_repeats_nothing(tmp_p
 def test_a_finished_report_is_not_written_again(tmp_path):
     wanted = write(tmp_path / "a.md", Model())
     (tmp_path / "a.md").unlink()
+    page = (tmp_path / "a.html").read_text()
+    assert '<a href="#ref-1">[1]</a>' in page and '<li id="ref-1">' in page
     again = Model()
     assert write(tmp_path / "a.md", again) == wanted and again.asked == []
 

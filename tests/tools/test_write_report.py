@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import rlcore.endpoint
 from tests.recipes.report_world import NOP, QUESTION, reply
 from tools.write_report import default_path, main
 
@@ -92,16 +94,15 @@ def test_killed_in_the_middle_and_started_again_it_ends_with_the_same_report(end
     assert (tmp_path / "killed.md").read_text() == wanted
     after = [r["seed"] for r in endpoint.requests]
     assert after == [whole[7], whole[8], *whole[8:]]  # the unanswered one, the busy one twice, the rest once
-    assert endpoint.requests[0] == {
-        "model": "m", "messages": endpoint.requests[0]["messages"], "temperature": 0.7, "max_tokens": 144, "seed": whole[7]
-    }  # fmt: skip
+    sampling = {"temperature": 0.7, "top_p": 1.0, "max_tokens": 144, "seed": whole[7]}
+    assert endpoint.requests[0] == {"model": "m", "messages": endpoint.requests[0]["messages"], **sampling}
 
 
 def test_an_endpoint_that_is_not_there_stops_with_a_word_on_how_to_go_on(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("recipes.openai_chat.ATTEMPTS", 1)
+    monkeypatch.setattr("tools.write_report.Endpoint", functools.partial(rlcore.endpoint.Endpoint, attempts=1))
     command = [QUESTION, "--url", "http://127.0.0.1:9/v1", "--out", str(tmp_path / "r.md"), *OVERRIDES]
     assert main(command) == 1
-    assert "InfrastructureFailure: http://127.0.0.1:9/v1/: ConnectError" in (errors := capsys.readouterr().err)
+    assert "InfrastructureFailure: http://127.0.0.1:9/v1/chat/completions: ConnectError" in (errors := capsys.readouterr().err)
     assert "the same command goes on from there" in errors
 
 
