@@ -70,13 +70,11 @@ def plot(stats: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, (actions, sections, depth) = pyplot.subplots(1, 3, figsize=(17, 4.5), layout="constrained")
+    width = 0.8 / len(stats["reports"])
     for axes, title, names in [(actions, "actions per report", ACTIONS), (sections, "sections per report", LEVELS)]:
-        width = 0.8 / len(stats["reports"])
         for i, (label, figures) in enumerate(stats["reports"].items()):
-            places = [
-                (j + (i - (len(stats["reports"]) - 1) / 2) * width, name) for j, name in enumerate(names) if name in figures
-            ]
-            axes.bar([place for place, _ in places], [figures[name] for _, name in places], width, label=label)
+            shown = [(j - 0.4 + (i + 0.5) * width, figures[name]) for j, name in enumerate(names) if name in figures]
+            axes.bar([place for place, _ in shown], [value for _, value in shown], width, label=label)
         axes.set_xticks(range(len(names)), names)
         axes.set_title(title)
     sections.legend()
@@ -84,6 +82,7 @@ def plot(stats: dict[str, Any], path: Path) -> None:
     x = [row["expansions"] for row in rows]
     depth.errorbar(x, [r["score"] for r in rows], [r["standard_error"] for r in rows], marker="o", capsize=3)
     depth.set(title="report score by expansions", xlabel="expansions", ylabel="mean score of drafts")
+    depth.set_xticks(range(max([*x, *map(int, stats["stops_at"])]) + 1))
     stops = depth.twinx()
     stops.bar([int(n) for n in stats["stops_at"]], list(stats["stops_at"].values()), alpha=0.25, color="gray")
     stops.set_ylabel("reports that stop here")
