@@ -100,7 +100,12 @@ class ScriptedTeacher:
         return _reply(_DEEP_ENOUGH, {"name": "nop"})
 
     async def reply(self, machine: WarpState) -> str:
-        plays = {"search": self._search, "initialize": self._initialize, "write": self._write, "extend": self._extend}
+        plays: dict[str, Callable[[WarpState], tuple[str, dict[str, Any] | str]]] = {
+            "search": self._search,
+            "initialize": self._initialize,
+            "write": self._write,
+            "extend": self._extend,
+        }
         thought, action = plays[machine.state](machine)
         assert isinstance(action, str | dict)
         return _reply(thought, action)
