@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rlcore.batch import PROMPT, Row
 
-LOGIT_CHUNK = 512  # trained tokens whose [chunk, V] logits exist at one time
+LOGIT_CHUNK = 1024  # trained tokens whose [chunk, V] logits exist at one time; a row with fewer recomputes none
 MAX_LOG_RATIO = 20.0  # bounds the exponent before exp, so that neither value nor gradient overflows
 
 
