@@ -27,7 +27,7 @@ help: ## this list
 install: $(STAMP) ## the environment with the complete CPU stack, and this checkout in it (once per lock file)
 
 $(STAMP): requirements/cpu.lock pyproject.toml
-	$(PYTHON) tools/install.py $(VENV) $(PIP_ARGS)
+	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) tools/install.py $(VENV) $(PIP_ARGS)
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
 	@$(PY) -c "import torch" || { echo "torch does not load: the index served a build for GPUs."; \
 	  echo "Pass the index of PyTorch's CPU builds in PIP_ARGS, after: $(PY) -m pip uninstall torch"; exit 1; }

@@ -21,7 +21,7 @@ from recipes.cli import run_recipe
 from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer
 from recipes.reports import ask_engines, describe, report_settings, write_report
 from recipes.sft import run_sft
-from recipes.trajectories import build_trajectories
+from recipes.trajectories import build_trajectories, check_trajectories
 from rlcore.checkpoint import RunState, run_settings, write_atomic
 from rlcore.config import Config
 from rlcore.errors import DataFailure, InfrastructureFailure
@@ -111,6 +111,7 @@ def _cell(values: dict[str, float] | None) -> str:
 
 def main(config: Config) -> None:
     """Run every stage."""
+    check_trajectories(config)
     run_dir = begin(config)
     if run_dir is not None:
         with Runtime(config) as runtime:

@@ -71,6 +71,8 @@ def main(config: Config) -> None:
     """Evaluate `model`. Raises ConfigError when expansions are to be forced in another environment than whole reports."""
     if config.evaluate.expansions and resolve(config.env.target) is not Report:
         raise ConfigError(f"evaluate.expansions needs whole reports (env=warp_report), not env={config.env.name}")
+    if config.evaluate.expansions and (config.env.args.get("limits") or {}).get("control") == "plan_then_write":
+        raise ConfigError("evaluate.expansions needs an environment that expands: limits.control=plan_then_write never does")
     run_dir = begin(config)
     if run_dir is not None:
         with Runtime(config) as runtime:

@@ -18,6 +18,7 @@ from typing import Any
 from envs.warp.machine import WarpState
 from envs.warp.report import Report, advance, finish, start
 from rlcore.environment import Completion, Message, Policy
+from rlcore.errors import DataFailure
 from rlcore.metrics import mean, standard_error
 from rlcore.types import Outcome, Query, RewardResult, Trajectory, scored, unavailable
 
@@ -56,7 +57,10 @@ class ForcedReport:
                     break
                 tries += 1
             state, cursor = machine.state, machine.cursor
-            completion = await self._ask(machine, policy, refuse=tries > 1)
+            try:
+                completion = await self._ask(machine, policy, refuse=tries > 1)
+            except DataFailure:  # no room for a reply in this prompt, nor in a longer one: the drafts so far are what there is
+                break
             reply = machine.parse(completion.text, completion.finish_reason)
             if reply.kind == "terminate":
                 refused += 1

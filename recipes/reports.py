@@ -76,11 +76,20 @@ class Journal:
                     f"{self.path}: request {number} is not the one that was answered (another corpus, or another version of the "
                     "environment); delete the file to start anew"
                 )
+            if "failure" in entry:
+                raise DataFailure(entry["failure"])
             return entry["answer"]
-        answer = await ask(number)
-        self.entries.append({"request": name, "answer": answer})
-        write_atomic(self.path, json.dumps({"settings": self.settings, "entries": self.entries}, ensure_ascii=False))
+        try:
+            answer = await ask(number)
+        except DataFailure as error:  # the environment may go on with it, as with an answer
+            self._append({"request": name, "failure": str(error)})
+            raise
+        self._append({"request": name, "answer": answer})
         return answer
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        self.entries.append(entry)
+        write_atomic(self.path, json.dumps({"settings": self.settings, "entries": self.entries}, ensure_ascii=False))
 
 
 class JournalledPolicy:
@@ -153,12 +162,13 @@ def describe(outcome: Outcome) -> str:
 
 def report_settings(config: Config, model: str) -> dict[str, Any]:
     """What a report's answers depend on besides its question and seed."""
-    e = config.evaluate
-    return {"model": model, "env": config.env.args, "temperature": e.report_temperature, "max_tokens": e.max_tokens}
+    e, services = config.evaluate, {name: asdict(service) for name, service in config.env.services.items()}
+    settings = {"model": model, "env": config.env.args, "services": services}
+    return settings | {"temperature": e.report_temperature, "max_tokens": e.max_tokens}
 
 
 def ask_engines(runtime: Runtime, query: Query) -> Ask:
-    """Completions by the runtime's engines, sampled as `evaluate` says for reports."""
+    """Completions by the runtime's engines, sampled as `evaluate` says for reports; an environment's own limit goes first."""
     config = runtime.config
     sampling = Sampling(temperature=config.evaluate.report_temperature, max_tokens=config.evaluate.max_tokens)
 
@@ -166,12 +176,12 @@ def ask_engines(runtime: Runtime, query: Query) -> Ask:
         policy = RecordingPolicy(
             runtime.engines,
             runtime.renderer,
-            replace(sampling, seed=seed),
+            replace(sampling, seed=seed, max_tokens=max_tokens or sampling.max_tokens),
             config.model.max_model_len,
             Trajectory(query, f"report:{query.id}", 0),
             config.cluster.call_timeout_s,
         )
-        reply = await policy.generate(messages, max_tokens=max_tokens)
+        reply = await policy.generate(messages)
         return Answer(reply.text, reply.finish_reason)
 
     return ask

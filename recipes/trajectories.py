@@ -135,6 +135,7 @@ def _how(config: Config) -> dict[str, Any]:
         "version": VERSION,
         "world": world.hexdigest(),
         "env": config.env.args,
+        "services": {name: asdict(service) for name, service in config.env.services.items()},
         "teacher": teacher,
         "reward": asdict(t.reward) if t.prune else None,
     }

@@ -69,9 +69,11 @@ def run_settings(c: Config) -> dict[str, Any]:
     """What decides the queries, samples and shapes of a run: a resumed one must agree."""
     return {
         "seed": c.seed,
-        "model.path": c.model.path,
+        "model.name": c.model.name,
         "model.train_layers": c.model.train_layers,
         "env.name": c.env.name,
+        "env.args": c.env.args,
+        "env.queries.args": c.env.queries.args,
         "algo.queries_per_step": c.algo.queries_per_step,
         "algo.group_size": c.algo.group_size,
         "cluster.learner_ranks": c.cluster.learner_ranks,

@@ -36,14 +36,14 @@ def with_uv(python: Path, more: list[str]) -> bool:
     if subprocess.run([*pip, "install", "--quiet", *more, pin]).returncode:
         return False
     listing = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=True).stdout
-    command = [str(python.parent / "uv"), "pip", "install", "--quiet", "--python", str(python), "--no-deps", "-r", str(LOCK)]
+    command = [str(python), "-m", "uv", "pip", "install", "--quiet", "--python", str(python), "--no-deps", "-r", str(LOCK)]
     # As pip does, take the best version of all sources: the build for CPUs of PyTorch has the same number on another index.
     return subprocess.run([*command, "--index-strategy", "unsafe-best-match", *pip_sources(listing), *more]).returncode == 0
 
 
 def main(folder: str, *more: str) -> None:
     python = Path(folder) / "bin" / "python"
-    if not python.exists():
+    if not python.exists() or subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode:
         venv.create(folder, with_pip=True, symlinks=True)
     if not with_uv(python, list(more)):
         print("install: uv could not do it; pip does, in minutes", flush=True)

@@ -59,8 +59,7 @@ async def with_url(config: Config, arguments: argparse.Namespace) -> Outcome:
     async with Endpoint(arguments.url, arguments.served_model, os.environ.get(KEY), **sampling) as endpoint:
 
         async def ask(messages: list[Message], max_tokens: int | None, seed: int) -> Answer:
-            limit = min(max_tokens or e.max_tokens, e.max_tokens)
-            reply = await endpoint.generate(messages, max_tokens=limit, seed=seed)
+            reply = await endpoint.generate(messages, max_tokens=max_tokens or e.max_tokens, seed=seed)
             return Answer(reply.text, reply.finish_reason)
 
         return await write(config, arguments, services["retriever"], ask, f"{arguments.url} {arguments.served_model}")
@@ -100,10 +99,16 @@ async def write(config: Config, arguments: argparse.Namespace, retriever: Any, a
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Compose the configuration, start what is needed, write."""
+    if arguments.out.suffix != ".md" or arguments.out.is_dir():
+        raise ConfigError(f"--out {arguments.out} must name a file that ends with .md; HTML and state go beside it")
     overrides = arguments.overrides
     if not any(override.startswith(("env=", "recipe=")) for override in overrides):
         overrides = ["env=warp_report", *overrides]
     config = compose_config("write_report", overrides)
+    if "retriever" not in config.env.services:
+        raise ConfigError(
+            f"env={config.env.name} has no service 'retriever' to search with; use env=warp_report or another report"
+        )
     if arguments.url is not None:
         if config.env.preflight is not None:
             build(config.env.preflight)

@@ -66,7 +66,10 @@ def _read_folder(folder: Path, problems: dict[str, str]) -> Iterator[Document]:
         if not path.is_file() or any(part.startswith(".") for part in name.split("/")):
             continue
         try:
+            name.encode()
             title, text = read_file(path)
+        except UnicodeEncodeError:
+            problems[name.encode(errors="backslashreplace").decode()] = "its name is not UTF-8"
         except ValueError as error:
             problems[name] = str(error)
         else:
@@ -82,6 +85,7 @@ def _read_jsonl(path: Path, problems: dict[str, str]) -> Iterator[Document]:
                 continue
             try:
                 row = json.loads(line)
+                json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair fits no file
             except ValueError as error:
                 problems[where] = f"not JSON ({error})"
                 continue

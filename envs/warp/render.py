@@ -7,6 +7,7 @@ envs/warp/render_html.py writes the other one.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ _GAP = r"(?<![ \t])[ \t]*"  # entered at its start only: trying every space of a
 _MENTION = re.compile(_GAP + r"\bsection-\d+(?:\.\d+)*\b", re.IGNORECASE)
 _MARKER = re.compile(r"\[(\d+)\]")
 _LITERAL_MARKER = re.compile(_GAP + r"\[\d+(?:\s*[,–-]\s*\d+)*\]")
+_ESCAPED_MARKER = re.compile(r"\\\[(\d+(?:\s*[,–-]\s*\d+)*)\\?\]")
+_ENTITY = re.compile(r"&#?\w{1,10};")
 OPEN, CLOSE = "\ue000", "\ue001"  # around our own markers' numbers, until the model's are gone (private use characters)
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]*)\)")
 _URL = re.compile(_GAP + r"<?(https?://[^\s<>)\]\ue000]*[^\s<>)\]\ue000.,;:!?])>?")
@@ -69,6 +72,12 @@ class Rendered:
     markdown: str
     references: list[str]
     removed: list[str]
+
+
+def _bracket(match: re.Match[str]) -> str:
+    """An entity that stands for a bracket or for one of our own marks, as that; any other as it is."""
+    character = html.unescape(match[0])
+    return character if character in ("[", "]", OPEN, CLOSE) else match[0]
 
 
 class _Citations:
@@ -88,6 +97,7 @@ class _Citations:
 
     def text(self, text: str) -> str:
         """The text, its markers' numbers between OPEN and CLOSE, without made-up sources and mentions of positions."""
+        text = _ESCAPED_MARKER.sub(r"[\1]", _ENTITY.sub(_bracket, text))  # Markdown would show these as markers
         text = map_citations(text.replace(OPEN, "").replace(CLOSE, ""), self.markers)
         text = _LINK.sub(self._link, _MENTION.sub("", text))
         text = _URL.sub(lambda m: m[0] if m[1] in self.urls else self._drop(m[1]), text)

@@ -101,8 +101,10 @@ def _take_blocks(text: str, tag: str) -> tuple[str, list[str]]:
 def read_text(body: Body) -> str:
     """The section's text of a WRITE: without a fence around all of it, citations in the plain form."""
     text = body.text.strip()
-    fence = _FENCE.fullmatch(text)
-    if fence and text.count("```") == 2 and fence[1].lower() in _PROSE_FENCES:
+    # Counted first: the expression takes cubic time over long runs of spaces.
+    fenced = text.count("```") == 2 and text.startswith("```") and text.endswith("```")
+    fence = _FENCE.fullmatch(re.sub(r"[ \t]{9,}", " " * 8, text)) if fenced else None
+    if fence and fence[1].lower() in _PROSE_FENCES:
         text = fence[2]
     elif text.count("```") == 1 and text.startswith("```"):  # the closing fence fell outside the tags
         text = text.partition("\n")[2]
@@ -135,7 +137,7 @@ def _first_object(text: str) -> Any:
             return None
         try:
             value, end = decoder.raw_decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):
             value, end = None, at + 1
         if isinstance(value, dict) and "name" in value:
             return value
@@ -158,7 +160,9 @@ def _repaired(text: str, closed: bool) -> Any:
 
 
 def _depth(text: str) -> int:
-    return max(itertools.accumulate((c in "{[") - (c in "}]") for c in text), default=0)
+    """How deep brackets nest; one too many that closes opens no room for more."""
+    step = {"{": 1, "[": 1, "}": -1, "]": -1}
+    return max(itertools.accumulate((step.get(c, 0) for c in text), lambda depth, s: max(0, depth + s), initial=0))
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from envs.warp.report import Report
 from recipes.reports import Answer, Journal, write_report
-from rlcore.errors import ConfigError, InfrastructureFailure
+from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure
 from tests.recipes.report_world import NOP, QUERY, reply, retriever
 
 TOKENS = {56: "search", 160: "initialize", 144: "write", 112: "extend"}
@@ -75,6 +75,26 @@ def test_a_finished_report_is_not_written_again(tmp_path):
     assert '<a href="#ref-1">[1]</a>' in page and '<li id="ref-1">' in page
     again = Model()
     assert write(tmp_path / "a.md", again) == wanted and again.asked == []
+
+
+def test_a_request_that_the_model_refuses_is_on_file_as_well(tmp_path):
+    """A prompt without room: the report goes on without that section, and again in the same way."""
+
+    class Refusing(Model):
+        async def __call__(self, messages: Any, max_tokens: int | None, seed: int) -> Answer:
+            if len(self.asked) == 3:
+                self.asked.append(("refused", seed))
+                raise DataFailure("no room")
+            return await super().__call__(messages, max_tokens, seed)
+
+    async def once(model: Model) -> str:
+        path = tmp_path / "a.md"
+        await write_report(QUERY, lambda r: Report(r, LIMITS), retriever(), model, path, {}, 7)
+        return path.read_text()
+
+    first, again = Refusing(), Model()
+    wanted = asyncio.run(once(first))
+    assert asyncio.run(once(again)) == wanted and again.asked == [] and ("refused", 7 + 5) in first.asked
 
 
 def test_another_seed_writes_another_report(tmp_path):

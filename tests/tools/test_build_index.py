@@ -10,8 +10,9 @@ from envs.retrieval.corpus import read_corpus
 from envs.retrieval.index import check_index
 from envs.retrieval.service import Retriever
 from envs.warp.limits import Limits
+from envs.warp.play import play
 from envs.warp.report import Report
-from envs.warp.samples import teacher_samples
+from envs.warp.teacher import ScriptedTeacher
 from rlcore.errors import ConfigError
 from rlcore.types import Query
 from tests.envs.warp.conftest import COMPACT, Scripted
@@ -76,8 +77,8 @@ def test_a_report_cites_own_documents(build, mine, tmp_path):
     query = Query("q1", {"question": "Write about pears, plums and cherries.", "language": "en", "topics": topics})
 
     async def write():
-        samples = await teacher_samples(query, retriever, Limits.of(COMPACT))
-        return await Report(retriever, COMPACT).run(query, Scripted([sample["output"] for sample in samples]))
+        played = await play(query, ScriptedTeacher(query), retriever, Limits.of(COMPACT))
+        return await Report(retriever, COMPACT).run(query, Scripted([sample["output"] for sample in played.samples]))
 
     data = asyncio.run(write()).data
     retriever.close()

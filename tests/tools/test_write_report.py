@@ -20,7 +20,12 @@ from tests.recipes.report_world import NOP, QUESTION, reply
 from tools.write_report import default_path, main
 
 TOKENS = {56: "search", 160: "initialize", 144: "write", 112: "extend"}  # of conf/env/warp_report.yaml
-OVERRIDES = ["env.services.retriever.target=tests.recipes.report_world.retriever", "env.preflight=null", "model=tiny"]
+OVERRIDES = [
+    "env.services.retriever.target=tests.recipes.report_world.retriever",
+    "env.preflight=null",
+    "model=tiny",
+    "evaluate.report_temperature=0.7",
+]
 
 
 class Endpoint(ThreadingHTTPServer):

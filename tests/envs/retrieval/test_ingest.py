@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -98,3 +99,17 @@ def test_a_source_without_text_is_refused(tmp_path):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ConfigError, match=r"holds no text; left out: \{'empty.txt': 'holds no text'\}"):
         ingest(tmp_path)
+
+
+def test_what_fits_no_file_is_reported_and_left_out(tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "good.txt").write_text("Good text.")
+    with open(os.fsencode(mine) + b"/r\xe9sum\xe9.txt", "w") as file:
+        file.write("Not to be named.")
+    found = ingest(mine)
+    assert [d.id for d in found.documents] == ["good.txt"] and list(found.problems.values()) == ["its name is not UTF-8"]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"contents": "Good."}\n{"contents": "Half \\ud83d of one."}\n')
+    found = ingest(rows)
+    assert [d.contents for d in found.documents] == ["Good."] and list(found.problems) == ["rows.jsonl:2"]

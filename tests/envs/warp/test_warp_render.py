@@ -143,3 +143,16 @@ def test_titles_lose_their_own_numbering(title, clean):
 )
 def test_the_check_finds_markers_that_do_not_resolve(markdown, missing):
     assert unresolved_markers(markdown) == missing
+
+
+@pytest.mark.parametrize(
+    "text", ["Made up \\[7\\].", "Made up &#91;7&#93;.", "Made up &#xE000;7&#xE001;.", "Made up \\[7, 8\\]."]
+)
+def test_markers_in_disguise_are_removed(book, text):
+    rendered = render(_report(f"True \\cite{{textid1}}. {text}"), book)
+    assert "[7" not in rendered.markdown and unresolved_markers(rendered.markdown) == []
+
+
+def test_mathematics_and_other_entities_stay(book):
+    text = "Energy \\[E = mc^2\\] and &lt;b&gt; \\cite{textid1}."
+    assert "Energy \\[E = mc^2\\] and &lt;b&gt; [1]." in render(_report(text), book).markdown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 
 import pytest
 
@@ -280,3 +281,19 @@ def test_twenty_thousand_mutations_never_raise_and_every_failure_is_classified()
             json.dumps(reply.action, ensure_ascii=False).encode()
             valid += 1
     assert 2000 < valid < 18_000  # the damage neither spares nor kills everything
+
+
+@pytest.mark.parametrize("context", [SEARCH, EXTEND, WRITE])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "}" * 1000 + '{"name":' + "[" * 1000,  # what closes too much makes no room for what opens
+        '{"name":"search","keywords":["' + "}" * 1000 + '"],"x":' + "[" * 1000,
+        "```" + " " * 8000 + "x",
+        "```" + " " * 8000 + "x" + " " * 8000 + "```",
+    ],
+)
+def test_deep_and_long_bodies_cost_neither_an_exception_nor_time(context, body):
+    began = time.process_time()
+    parse_reply(f"<action>{body}</action>", context, TOLERANT)
+    assert time.process_time() - began < 5
