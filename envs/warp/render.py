@@ -57,7 +57,8 @@ _NUMBERING = re.compile(
 _GAP = r"(?<![ \t])[ \t]*"  # entered at its start only: trying every space of a long run takes quadratic time
 _MENTION = re.compile(_GAP + r"\bsection-\d+(?:\.\d+)*\b", re.IGNORECASE)
 _MARKER = re.compile(r"\[(\d+)\]")
-_LITERAL_MARKER = re.compile(_GAP + r"\[\d+(?:\s*[,–-]\s*\d+)*\]")
+# A list that starts with 0 or a year is an interval or a period, such as [0, 1] and [2019-2023].
+_LITERAL_MARKER = re.compile(_GAP + r"\[(?!(?:0|\d{4,})\s*[,–-])\d+(?:\s*[,–-]\s*\d+)*\]")
 _ESCAPED_MARKER = re.compile(r"\\\[(\d+(?:\s*[,–-]\s*\d+)*)\\?\]")
 _ENTITY = re.compile(r"&#?\w{1,10};")
 OPEN, CLOSE = "\ue000", "\ue001"  # around our own markers' numbers, until the model's are gone (private use characters)

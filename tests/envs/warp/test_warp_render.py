@@ -79,6 +79,7 @@ def test_no_citation_no_list(book):
         ("See [1](https://fake.example/x) here.", "See  here.", ["https://fake.example/x"]),
         ("See https://fake.example/x, or https://example.org/a.", "See, or https://example.org/a.", ["https://fake.example/x"]),
         ("A list [of things] and x[i].", "A list [of things] and x[i].", []),
+        ("Shares in [0, 1] over [2019–2023].", "Shares in [0, 1] over [2019–2023].", []),
         ("See https://example.org/a\\cite{textid1}.", "See https://example.org/a[1].", []),
         ("<https://example.org/a>", "<https://example.org/a>", []),
         ("See <https://fake.example/x>.", "See.", ["https://fake.example/x"]),
