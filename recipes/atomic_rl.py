@@ -63,7 +63,8 @@ def main(config: Config) -> None:
     state = read_state(config.resume, config) if config.resume is not None else RunState(settings=run_settings(config))
     run_dir = begin(config, uses=("resume",))
     if run_dir is not None:
-        evaluation_queries(config), queries(config, "train")  # what cannot be read is said before anything starts
+        for split in ("train", "heldout"):
+            queries(config, split)  # what cannot be read is said before anything starts
         with Runtime(config) as runtime:
             asyncio.run(_run(runtime, state, run_dir))
 

@@ -75,6 +75,7 @@ def main(config: Config) -> None:
         raise ConfigError("evaluate.expansions needs an environment that expands: limits.control=plan_then_write never does")
     run_dir = begin(config)
     if run_dir is not None:
+        evaluation_queries(config)  # what cannot be read is said before anything starts
         with Runtime(config) as runtime:
             asyncio.run(run_evaluation(runtime, run_dir))
 
