@@ -188,7 +188,10 @@ class ModelTeacher:
             elif reply.kind == "write" and invented_keys(reply.action["content"], machine.shown):
                 problem = "invented_citation"
             else:
-                return _reply(reply.thought, reply.action["content"] if reply.kind == "write" else reply.action)
+                output = _reply(reply.thought, reply.action["content"] if reply.kind == "write" else reply.action)
+                if machine.parse(output).action == reply.action:
+                    return output
+                problem = "ambiguous"  # written out anew it reads otherwise, as with a tag inside a thought or a title
         raise DataFailure(f"no usable reply in {self.attempts} attempts at {machine.state} {machine.cursor or ''}: {problem}")
 
 

@@ -85,6 +85,7 @@ def test_a_forced_model_stops_by_itself_when_nothing_can_be_expanded(query, deci
         ('<action>{"name":"nop"}</action>', "missing_thought"),
         (Text(NOP, "length"), "length"),
         (NOP, "stopped"),
+        (f"{EXPAND.partition('</thought>')[2]}<thought>Not <action> yet.</thought>", "ambiguous"),
     ],
 )
 def test_replies_that_cannot_be_used_are_asked_for_again_within_a_budget(query, deciding, bad, problem):
