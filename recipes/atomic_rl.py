@@ -20,10 +20,12 @@ from rlcore.runtime import Runtime
 from rlcore.types import Query
 
 
-async def run_rl(runtime: Runtime, state: RunState, held: list[Query], metrics: MetricsWriter, run_dir: Path) -> Path:
-    """Train the runtime's learner, already in service on the engines; checkpoint and export at the end."""
+async def run_rl(
+    runtime: Runtime, state: RunState, drawn: list[Query], held: list[Query], metrics: MetricsWriter, run_dir: Path
+) -> Path:
+    """Train the runtime's learner, already in service on the engines, on `drawn`; checkpoint and export at the end."""
     config = runtime.config
-    cursor = QueryCursor(queries(config, "train"), config.seed, position=state.position, done=state.done)
+    cursor = QueryCursor(drawn, config.seed, position=state.position, done=state.done)
 
     async def evaluate_at(step: int) -> None:
         await evaluate_policy(runtime, held, metrics, "heldout", step)
@@ -36,9 +38,8 @@ async def run_rl(runtime: Runtime, state: RunState, held: list[Query], metrics: 
     return export
 
 
-async def _run(runtime: Runtime, state: RunState, run_dir: Path) -> None:
+async def _run(runtime: Runtime, state: RunState, drawn: list[Query], held: list[Query], run_dir: Path) -> None:
     config, algo = runtime.config, runtime.config.algo
-    held = evaluation_queries(config)
     await asyncio.gather(
         runtime.start_rollouts(), runtime.start_learner(config.model.path, algo.optimizer, algo.steps, algo.temperature)
     )
@@ -52,7 +53,7 @@ async def _run(runtime: Runtime, state: RunState, run_dir: Path) -> None:
     await runtime.push()
     metrics = metrics_writer(config, run_dir, state.wandb_id)
     try:
-        await run_rl(runtime, state, held, metrics, run_dir)
+        await run_rl(runtime, state, drawn, held, metrics, run_dir)
         await evaluate_policy(runtime, held, metrics, "heldout", state.step)
     finally:
         metrics.close()
@@ -63,10 +64,9 @@ def main(config: Config) -> None:
     state = read_state(config.resume, config) if config.resume is not None else RunState(settings=run_settings(config))
     run_dir = begin(config, uses=("resume",))
     if run_dir is not None:
-        for split in ("train", "heldout"):
-            queries(config, split)  # what cannot be read is said before anything starts
+        drawn, held = queries(config, "train"), evaluation_queries(config)  # what cannot be read is said before anything starts
         with Runtime(config) as runtime:
-            asyncio.run(_run(runtime, state, run_dir))
+            asyncio.run(_run(runtime, state, drawn, held, run_dir))
 
 
 if __name__ == "__main__":

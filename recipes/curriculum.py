@@ -18,7 +18,7 @@ from rich.table import Table
 from envs.warp.report import Report
 from recipes.atomic_rl import run_rl
 from recipes.cli import run_recipe
-from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer
+from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer, queries
 from recipes.reports import ask_engines, describe, report_settings, write_report
 from recipes.sft import run_sft
 from recipes.trajectories import build_trajectories, check_trajectories
@@ -54,7 +54,7 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
         await runtime.push()
         results.append(await evaluate_policy(runtime, held, metrics, STAGES[1], 0))
         state = RunState(version=runtime.version, settings=run_settings(config))
-        await run_rl(runtime, state, held, metrics, run_dir)
+        await run_rl(runtime, state, queries(config, "train"), held, metrics, run_dir)
         # A report asks for one action after another: beside the evaluation's many requests that costs next to nothing.
         result, reports = await asyncio.gather(
             evaluate_policy(runtime, held, metrics, STAGES[2], state.step), write_reports(runtime, run_dir)

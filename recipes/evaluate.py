@@ -27,10 +27,9 @@ from rlcore.targets import resolve
 from rlcore.types import Query, Trajectory
 
 
-async def run_evaluation(runtime: Runtime, run_dir: Path) -> None:
+async def run_evaluation(runtime: Runtime, held: list[Query], run_dir: Path) -> None:
     """One rollout of every held-out query under the environment's own limits, then the forced ones."""
     config, e = runtime.config, runtime.config.evaluate
-    held = evaluation_queries(config)
     metrics = metrics_writer(config, run_dir)
     try:
         await runtime.start_rollouts()
@@ -75,9 +74,9 @@ def main(config: Config) -> None:
         raise ConfigError("evaluate.expansions needs an environment that expands: limits.control=plan_then_write never does")
     run_dir = begin(config)
     if run_dir is not None:
-        evaluation_queries(config)  # what cannot be read is said before anything starts
+        held = evaluation_queries(config)  # what cannot be read is said before anything starts
         with Runtime(config) as runtime:
-            asyncio.run(run_evaluation(runtime, run_dir))
+            asyncio.run(run_evaluation(runtime, held, run_dir))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from envs.warp.report import Report
+from recipes.common import evaluation_queries
 from recipes.evaluate import main, run_evaluation
 from rlcore.errors import ConfigError
 from rlcore.policy import ChatRenderer
@@ -73,7 +74,7 @@ def test_evaluation_and_forced_expansions_leave_their_files(tmp_path):
         ),
         evaluate=replace(config.evaluate, queries=2, max_tokens=2000),
     )
-    asyncio.run(run_evaluation(runtime(config), tmp_path))
+    asyncio.run(run_evaluation(runtime(config), evaluation_queries(config), tmp_path))
     evaluation = json.loads((tmp_path / "evaluation.json").read_text())
     assert list(evaluation["rewards"].values()) == [0.5, 0.5] and evaluation["unscored"] == 0  # 3 sections and 2 below one
     result = json.loads((tmp_path / "expansions.json").read_text())
