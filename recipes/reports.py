@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from envs.warp.render import unresolved_markers
 from envs.warp.render_html import report_html
 from rlcore.checkpoint import write_atomic
 from rlcore.config import Config
+from rlcore.endpoint import EndpointReply
 from rlcore.environment import Environment, Message
 from rlcore.errors import ConfigError, DataFailure
 from rlcore.evaluation import EVALUATION_SEED
@@ -29,15 +30,7 @@ from rlcore.runtime import Runtime
 from rlcore.sampling import Sampling
 from rlcore.types import Outcome, Query, Trajectory
 
-Ask = Callable[[list[Message], int | None, int], Awaitable["Answer"]]  # (messages, max_tokens, seed)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A model's reply as an environment needs it."""
-
-    text: str
-    finish_reason: str
+Ask = Callable[[list[Message], int | None, int], Awaitable[EndpointReply]]  # (messages, max_tokens, seed)
 
 
 class Journal:
@@ -98,14 +91,14 @@ class JournalledPolicy:
     def __init__(self, ask: Ask, journal: Journal, seed: int, watch: Callable[[str], None]) -> None:
         self._ask, self._journal, self._seed, self._watch = ask, journal, seed, watch
 
-    async def generate(self, messages: list[Message], *, max_tokens: int | None = None, span: str | None = None) -> Answer:
+    async def generate(self, messages: list[Message], *, max_tokens: int | None = None, span: str | None = None) -> EndpointReply:
         self._watch(span or "")
 
         async def ask(number: int) -> dict[str, str]:
             reply = await self._ask(messages, max_tokens, (self._seed + number) % 2**31)
             return {"text": reply.text, "finish_reason": reply.finish_reason}
 
-        return Answer(**await self._journal.once(["generate", messages, max_tokens], ask))
+        return EndpointReply(**await self._journal.once(["generate", messages, max_tokens], ask))
 
     def conversation(self, messages: list[Message]) -> Any:
         raise DataFailure("a report is written in independent prompts, not in a conversation")
@@ -172,7 +165,7 @@ def ask_engines(runtime: Runtime, query: Query) -> Ask:
     config = runtime.config
     sampling = Sampling(temperature=config.evaluate.report_temperature, max_tokens=config.evaluate.max_tokens)
 
-    async def ask(messages: list[Message], max_tokens: int | None, seed: int) -> Answer:
+    async def ask(messages: list[Message], max_tokens: int | None, seed: int) -> EndpointReply:
         policy = RecordingPolicy(
             runtime.engines,
             runtime.renderer,
@@ -182,6 +175,6 @@ def ask_engines(runtime: Runtime, query: Query) -> Ask:
             config.cluster.call_timeout_s,
         )
         reply = await policy.generate(messages)
-        return Answer(reply.text, reply.finish_reason)
+        return EndpointReply(reply.text, reply.finish_reason)
 
     return ask

@@ -269,11 +269,10 @@ def check_config(c: Config) -> None:
                 f"{name}={share} is not divisible by cluster.learner_ranks={ranks}; "
                 f"{name}={fits} would work, or cluster.learner_ranks in {{{divisors}}}"
             )
-    for name, temperature in [("algo.temperature", c.algo.temperature)]:
-        if temperature <= 0:
-            raise ConfigError(
-                f"{name}={temperature} must be above 0: greedy samples carry no information for the policy gradient"
-            )
+    if c.algo.temperature <= 0:
+        raise ConfigError(
+            f"algo.temperature={c.algo.temperature} must be above 0: greedy samples carry no information for the policy gradient"
+        )
     for name, aggregation in [("algo.aggregation", c.algo.aggregation), ("sft.aggregation", c.sft.aggregation)]:
         if aggregation not in AGGREGATIONS:
             raise ConfigError(f"{name}={aggregation!r} must be one of {', '.join(AGGREGATIONS)}")

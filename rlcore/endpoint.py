@@ -18,7 +18,7 @@ _SETTINGS = {401, 403, 404, 405}  # a wrong key, URL or model: every call would 
 
 @dataclass(frozen=True)
 class EndpointReply:
-    """One completion and why it ended ("stop" or "length")."""
+    """One completion, all that an environment needs of it, and why it ended ("stop" or "length")."""
 
     text: str
     finish_reason: str

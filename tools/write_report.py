@@ -25,9 +25,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from envs.warp.limits import Limits
 from recipes.cli import compose_config
-from recipes.reports import Answer, Ask, ask_engines, describe, report_settings, write_report
+from recipes.reports import Ask, ask_engines, describe, report_settings, write_report
 from rlcore.config import Config, check_files
-from rlcore.endpoint import Endpoint
+from rlcore.endpoint import Endpoint, EndpointReply
 from rlcore.environment import Message
 from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure, RunFailed
 from rlcore.evaluation import EVALUATION_SEED
@@ -58,9 +58,8 @@ async def with_url(config: Config, arguments: argparse.Namespace) -> Outcome:
     sampling = {"temperature": e.report_temperature, "top_p": 1.0, "timeout_s": timeout_s}
     async with Endpoint(arguments.url, arguments.served_model, os.environ.get(KEY), **sampling) as endpoint:
 
-        async def ask(messages: list[Message], max_tokens: int | None, seed: int) -> Answer:
-            reply = await endpoint.generate(messages, max_tokens=max_tokens or e.max_tokens, seed=seed)
-            return Answer(reply.text, reply.finish_reason)
+        async def ask(messages: list[Message], max_tokens: int | None, seed: int) -> EndpointReply:
+            return await endpoint.generate(messages, max_tokens=max_tokens or e.max_tokens, seed=seed)
 
         return await write(config, arguments, services["retriever"], ask, f"{arguments.url} {arguments.served_model}")
 

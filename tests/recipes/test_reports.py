@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from envs.warp.report import Report
-from recipes.reports import Answer, Journal, write_report
+from recipes.reports import Journal, write_report
+from rlcore.endpoint import EndpointReply
 from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure
 from tests.recipes.report_world import NOP, QUERY, reply, retriever
 
@@ -25,14 +26,14 @@ class Model:
         self.fail = fail
         self.asked: list[tuple[str, int]] = []
 
-    async def __call__(self, messages: list[dict[str, str]], max_tokens: int | None, seed: int) -> Answer:
+    async def __call__(self, messages: list[dict[str, str]], max_tokens: int | None, seed: int) -> EndpointReply:
         if len(self.asked) == self.fail:
             raise InfrastructureFailure("pulled the plug")
         state, prompt = TOKENS[max_tokens or 0], messages[-1]["content"]
         self.asked.append((state, seed))
         if state == "extend" and "section-1.1" in prompt:
-            return Answer(NOP, "stop")
-        return Answer(reply(state, prompt, note=f"Draw {seed}."), "stop")
+            return EndpointReply(NOP, "stop")
+        return EndpointReply(reply(state, prompt, note=f"Draw {seed}."), "stop")
 
 
 class Counting:
@@ -81,7 +82,7 @@ def test_a_request_that_the_model_refuses_is_on_file_as_well(tmp_path):
     """A prompt without room: the report goes on without that section, and again in the same way."""
 
     class Refusing(Model):
-        async def __call__(self, messages: Any, max_tokens: int | None, seed: int) -> Answer:
+        async def __call__(self, messages: Any, max_tokens: int | None, seed: int) -> EndpointReply:
             if len(self.asked) == 3:
                 self.asked.append(("refused", seed))
                 raise DataFailure("no room")
