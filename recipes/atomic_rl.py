@@ -15,7 +15,7 @@ from rlcore.checkpoint import RunState, export_model, load_checkpoint, read_stat
 from rlcore.config import Config
 from rlcore.loop import train
 from rlcore.metrics import MetricsWriter, console
-from rlcore.queries import QueryCursor
+from rlcore.queries import QueryCursor, kinds_of
 from rlcore.runtime import Runtime
 from rlcore.types import Query
 
@@ -25,7 +25,8 @@ async def run_rl(
 ) -> Path:
     """Train the runtime's learner, already in service on the engines, on `drawn`; checkpoint and export at the end."""
     config = runtime.config
-    cursor = QueryCursor(drawn, config.seed, position=state.position, done=state.done)
+    kinds = kinds_of(drawn, config.env.group_by)
+    cursor = QueryCursor(drawn, config.seed, position=state.position, done=state.done, kinds=kinds)
 
     async def evaluate_at(step: int) -> None:
         await evaluate_policy(runtime, held, metrics, "heldout", step)

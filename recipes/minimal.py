@@ -27,7 +27,7 @@ from rlcore.errors import ConfigError
 from rlcore.metrics import console
 from rlcore.model import end_token_ids, load_tokenizer, train_last_layers
 from rlcore.policy import ChatRenderer
-from rlcore.queries import QueryCursor
+from rlcore.queries import QueryCursor, kinds_of
 from rlcore.rollout import Rollouts
 from rlcore.sampling import Generation, Sampling
 from rlcore.targets import Target, build, make_reward
@@ -150,7 +150,8 @@ def main(config: Config) -> None:
             steps: Any = iter(replay_groups(config.replay))
         else:
             rollouts = _rollouts(config, engine, ChatRenderer(tokenizer, config.model.chat_template_kwargs))
-            cursor = QueryCursor(queries(config, "train"), config.seed)
+            drawn = queries(config, "train")
+            cursor = QueryCursor(drawn, config.seed, kinds=kinds_of(drawn, config.env.group_by))
             steps = (runner.run(sample_groups(rollouts, cursor, algo)) for _ in itertools.count())
         for step, groups in enumerate(itertools.islice(steps, algo.steps), 1):
             for group in optimizer.param_groups:  # linear warm-up, then constant
