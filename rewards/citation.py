@@ -1,8 +1,8 @@
 """Citation precision, recall and F1, with and without a look at what the cited passages say.
 
-Without passages, keys are compared with a reference's (`citation_score`; rewards/overlap.py has precision and recall). With passages, somebody (a judge, an
-entailment model) has said for each statement i of a text how far its citations support it, r_i, and each citation j alone, p_ij:
-1 fully, 0.5 in part, 0 not at all. Then
+Without passages, keys are compared with a reference's (`citation_score`; rewards/overlap.py has precision and recall). With
+passages, somebody (a judge, an entailment model) has said for each statement i of a text how far its citations support it, r_i,
+and each citation j alone, p_ij: 1 fully, 0.5 in part, 0 not at all. Then
 
     per statement (DR Tulu, arXiv 2511.19399)           pooled (ALCE, arXiv 2305.14627)
     R_i = r_i if it cites, else 1 if it needs none       R = sum_i R_i / statements
@@ -35,8 +35,8 @@ def citation_score(cited: Collection[str], reference: Collection[str], invented:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The verdicts on one statement: by all of its citations `together`, by each of them `alone` (none when it cites nothing), and
-    whether a statement that cites nothing needs to. Raises ValueError for a verdict that is none of SUPPORT."""
+    """The verdicts on one statement: by all of its citations `together`, by each of them `alone` (none when it cites nothing),
+    and whether a statement that cites nothing needs to. Raises ValueError for a verdict that is none of SUPPORT."""
 
     together: float = 0.0
     alone: tuple[float, ...] = ()
@@ -70,7 +70,8 @@ def supported_precision(statements: Sequence[Support]) -> float:
 
 
 def supported_f1(statements: Sequence[Support]) -> float:
-    """The harmonic mean of `supported_precision` and `supported_recall`: the pooled F1, in which a statement counts by its citations."""
+    """The harmonic mean of `supported_precision` and `supported_recall`: the pooled F1, in which a statement counts by its
+    citations."""
     return _harmonic(supported_precision(statements), supported_recall(statements))
 
 
@@ -91,8 +92,8 @@ def valid_key_share(cited: Collection[str], offered: Collection[str]) -> float:
 
 
 def needed(together: float, alone: float, without: float) -> float:
-    """ALCE's verdict on one citation, 1.0 or 0.0: its statement is fully supported by all its citations `together`, and the citation
-    is not idle (idle: it does not fully support the statement `alone`, while the others do `without` it)."""
+    """ALCE's verdict on one citation, 1.0 or 0.0: its statement is fully supported by all its citations `together`, and the
+    citation is not idle (idle: it does not fully support the statement `alone`, while the others do `without` it)."""
     return float(together == 1.0 and not (alone < 1.0 and without == 1.0))
 
 

@@ -4,8 +4,8 @@
 
 For a plan the claims are atomic facts that a judge splits off, and any source may support them: FActScore (arXiv 2305.14251). For
 a written section the claims are its sentences, and only what a sentence cites may support it. One that cites nothing is no claim
-when it says nothing that needs a source (a transition), else it is not supported. DR Tulu (arXiv 2511.19399) gives transitions full
-marks; counted that way they would pay for false claims beside them.
+when it says nothing that needs a source (a transition), else it is not supported. DR Tulu (arXiv 2511.19399) gives transitions
+full marks; counted that way they would pay for false claims beside them.
 
 A text that claims nothing says nothing false. It has `no_claims`: 1 by default, so that a plan need not assert anything; what an
 empty text is worth is for the other components to say.
@@ -26,17 +26,20 @@ BATCH = 20  # claims in one call
 MOST_CLAIMS = 60  # of one plan
 
 _SPLIT = {
-    "en": "List the factual claims of the text: each a short sentence that can be checked by itself, with names in place of pronouns. "
-    "What the text intends to write about is no claim. At most {most}; an empty list when it claims nothing.\n"
+    "en": "List the factual claims of the text: each a short sentence that can be checked by itself, with names in place of "
+    "pronouns. What the text intends to write about is no claim. At most {most}; an empty list when it claims nothing.\n"
     'Reply: {{"claims": ["...", ...]}}',
-    "zh": "列出正文中的事实论断：每条是一个可以单独核实的短句，用名称代替代词。打算写什么不算论断。最多 {most} 条；没有论断则为空列表。\n"
+    "zh": "列出正文中的事实论断：每条是一个可以单独核实的短句，用名称代替代词。打算写什么不算论断。"
+    "最多 {most} 条；没有论断则为空列表。\n"
     '回复格式：{{"claims": ["...", ...]}}',
 }
 _VERIFY = {
-    "en": "For each statement say how far its own sources support it: 1 fully, 0.5 in part, 0 not at all. [..] after its number names "
-    "them ([any]: each of the sources); no other source and nothing that you know counts. [none] cites nothing: 1 when it says nothing "
-    "that needs a source, else 0.\nReply: {form}",
-    "zh": "逐条判断各陈述在多大程度上得到其自身来源的支持：1 完全，0.5 部分，0 完全没有。编号后的 [..] 是它的来源（[any] 指所有来源）；其他来源和你自己的知识都不算。"
+    "en": "For each statement say how far its own sources support it: 1 fully, 0.5 in part, 0 not at all. [..] after its number "
+    "names them ([any]: each of the sources); no other source and nothing that you know counts. [none] cites nothing: 1 when it says "
+    "nothing that needs a source, else 0.\nReply: {form}",
+    "zh": "逐条判断各陈述在多大程度上得到其自身来源的支持：1 完全，0.5 部分，0 完全没有。"
+    "编号后的 [..] 是它的来源（[any] 指所有来源）；"
+    "其他来源和你自己的知识都不算。"
     "[none] 表示没有引用：若其内容不需要来源则为 1，否则为 0。\n回复格式：{form}",
 }
 

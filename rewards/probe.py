@@ -52,6 +52,6 @@ async def check_judge(score: Callable[[ProbeItem, str], Awaitable[dict[str, floa
         above, below = (sum(s[name] for s in part) / len(items) for part in (good, bad))
         if above < below + margin:
             raise ConfigError(
-                f"the judge's self-test failed: {name} of known good texts is {above:.2f} and of known bad ones {below:.2f}, which is "
-                f"not {margin:g} apart; use another judge, or margin=null to train with this one all the same"
+                f"the judge's self-test failed: {name} of known good texts is {above:.2f} and of known bad ones {below:.2f}, "
+                f"which is not {margin:g} apart; use another judge, or margin=null to train with this one all the same"
             )

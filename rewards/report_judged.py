@@ -1,19 +1,20 @@
-"""The judged reward of a whole report (AgentCPM-Report's second stage): comprehensiveness, insight, instruction following, readability.
+"""The judged reward of a whole report (AgentCPM-Report's second stage): comprehensiveness, insight, instruction following,
+readability.
 
     R = kept x fit x value
 
-| mode      | needs in the query          | value in [0, 1]                                                                          |
-| --------- | --------------------------- | ---------------------------------------------------------------------------------------- |
-| pointwise | `checklist`, if it weighs   | weighted mean of the four criteria and the share of the checklist's items that it states |
-| reference | `reference_report`          | T / (T + R), in both orders (rewards/compare.py); `criterions` and `dimension_weight` of |
-|           |                             | the query, if it has them, take the place of the four criteria and their weights         |
-| pairwise  | `reference_report`          | (mean signed gap + 5) / 10 over trials in both orders                                     |
+| mode      | needs in the query        | value in [0, 1]                                                                        |
+| --------- | ------------------------- | -------------------------------------------------------------------------------------- |
+| pointwise | `checklist`, if it weighs | weighted mean of the four criteria and the share of the checklist that the text states |
+| reference | `reference_report`        | T / (T + R), in both orders (rewards/compare.py), by the query's own `criterions` and  |
+|           |                           | `dimension_weight` if it has them                                                      |
+| pairwise  | `reference_report`        | (mean signed gap + 5) / 10 over trials in both orders                                  |
 
 `kept` is the share of the report's words that the judge is shown (rewards/screen.py) and `fit` = min(1, most_words / words). The
 judge reads titles and written sections without citations: what is cited says nothing about these four, and marks sway a judge.
 
-A query without what its mode needs, and a judge without a usable answer, make the reward unavailable. A report of which nothing is
-left to judge has 0, and no judge is asked.
+A query without what its mode needs, and a judge without a usable answer, make the reward unavailable. A report of which nothing
+is left to judge has 0, and no judge is asked.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from envs.warp.outline import Outline
 from rewards.compare import GAP, Dimensions, against_reference, gaps, majority
 from rewards.judged import Unavailable, ask_scores, named, rubric_messages
 from rewards.probe import ProbeItem, check_judge
-from rewards.rubric import REPORT, Rubric, checklist_rubric
+from rewards.rubric import REPORT, checklist_rubric
 from rewards.rules import length
 from rewards.screen import Screen
 from rewards.warp import check_row, weighted_mean

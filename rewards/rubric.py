@@ -2,8 +2,8 @@
 
     value = (sum_c w_c s_c / sum_c w_c - low) / (high - low)        in [0, 1]
 
-A criterion's text is "Name: question". Rubrics are checked when they are made: vague ones (no criterion, no name, equal texts) let
-a judge invent its own dimensions.
+A criterion's text is "Name: question". Rubrics are checked when they are made: vague ones (no criterion, no name, equal texts)
+let a judge invent its own dimensions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _LEAST_TEXT = 4  # characters
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The numbers low..high, or with a `step` only low, low + step, ..., high. Raises ConfigError when there are no such numbers."""
+    """The numbers low..high, or with a `step` only low, low + step, ..., high. Raises ConfigError when there are no such
+    numbers."""
 
     low: float
     high: float

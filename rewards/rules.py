@@ -1,7 +1,7 @@
 """Rules that need no reference: format, language, counts and length. Every score lies in [0, 1].
 
-What a rule counts is what is left of a text after rewards/screen.py, so that repeating, padding or pasting cannot lift a short text
-into a range; what it limits is the whole text.
+What a rule counts is what is left of a text after rewards/screen.py, so that repeating, padding or pasting cannot lift a short
+text into a range; what it limits is the whole text.
 """
 
 from __future__ import annotations

@@ -2,24 +2,24 @@ r"""What a judge gets to see of a text, and what share of the text that is: rule
 
     text -> sentences -> without those that add nothing to judge -> view;    kept = words in the view / words in the text
 
-| rule      | a sentence goes when                                                                                      |
-| --------- | --------------------------------------------------------------------------------------------------------- |
-| addressed | it speaks to a judge: orders, marks to give, "ignore the above", chat template marks                       |
-| quoted    | it has six words in a row of the rubric, praises "this section" by a criterion's name, or names three       |
-| repeated  | four fifths of its word triples were there before, and it has no new word of the topic                      |
-| copied    | more than half of it lies in a run of 20 words (Chinese: 40 characters) that a source has as well; with     |
-|           | `quotes` only where it cites nothing                                                                       |
-| padding   | it cites nothing, and under a fifth of its words are of the question, the sources or what does cite         |
+| rule      | a sentence goes when                                                                                    |
+| --------- | ------------------------------------------------------------------------------------------------------- |
+| addressed | it speaks to a judge: orders, marks to give, "ignore the above", chat template marks                    |
+| quoted    | it has six words in a row of the rubric, praises "this section" by a criterion's name, or names three   |
+| repeated  | four fifths of its word triples were there before, and it has no new word of the topic                  |
+| copied    | more than half of it lies in a run of 20 words (Chinese: 40 characters) that a source has as well; with |
+|           | `quotes` only where it cites nothing                                                                    |
+| padding   | it cites nothing, and under a fifth of its words are of the question, the sources or what does cite     |
 
 A judged score is multiplied by `kept`: the judge cannot be moved by what it does not see, and what was put in to move it costs.
-So repetition, pasted passages, stock phrases, orders to the judge and echoes of the rubric cannot pay, however the judge would have
-taken them.
+So repetition, pasted passages, stock phrases, orders to the judge and echoes of the rubric cannot pay, however the judge would
+have taken them.
 
 Limits. These are rules about words. Not caught: an order in words no pattern has, split over sentences or spelt with look-alike
-letters; a copy with a word changed every 20 words, or patched together from short ones; a repetition in other words; padding on the
-subject's own words, or under a citation (which faithfulness should refuse). Honest sentences are lost as well: one that takes up
-the rubric's wording, a long quotation, a general remark without a source. They cost their share, which is why no rule is strict.
-The prompt, both orders and `tools.judge_bias` deal with the judge itself; a limit on length deals with long texts.
+letters; a copy with a word changed every 20 words, or patched together from short ones; a repetition in other words; padding on
+the subject's own words, or under a citation (which faithfulness should refuse). Honest sentences are lost as well: one that takes
+up the rubric's wording, a long quotation, a general remark without a source. They cost their share, which is why no rule is
+strict. The prompt, both orders and `tools.judge_bias` deal with the judge itself; a limit on length deals with long texts.
 """
 
 from __future__ import annotations
@@ -76,22 +76,251 @@ _ADDRESSED = re.compile(
 )
 # Words of four letters and more that say nothing of a subject.
 _STOP = frozenset(
-    """
-    about above after again against almost already also although always among another anyone around aspect aspects based because
-    become been before being below between both cannot careful carefully certain clear clearly comes complex conclusion consider
-    considerable considered contains context could course crucial deal deals deeply deserve deserves detail details different
-    discuss discussed does doing done down during each either enough especially essential even ever every everyone everything
-    fact factor factors first following from fully further general generally given goes great greatly hardly have having here
-    highly however important importance indeed interesting into itself issue issues just keep kept kind know known large last
-    less like likely made mainly make makes many matter matters mean means mention mentioned might more moreover most much must
-    namely need needs never nothing note noted noting often once only order other others ought overall overview part particular
-    perhaps place plays point points possible quite rather really reason regard regarding related remains respect role said same
-    section seem seems seen several shall should show shown shows significant significantly similar simply since some something
-    sometimes still subject subjects such summary sure take taken takes than that their them then there therefore these they thing
-    things this those though through thus today together topic topics toward truly type understand understood unless until upon
-    used useful using usual various very view want ways well were what whatever when where whether which while whole will with
-    within without world worth would years your
-    """.split()
+    [
+        "about",
+        "above",
+        "after",
+        "again",
+        "against",
+        "almost",
+        "already",
+        "also",
+        "although",
+        "always",
+        "among",
+        "another",
+        "anyone",
+        "around",
+        "aspect",
+        "aspects",
+        "based",
+        "because",
+        "become",
+        "been",
+        "before",
+        "being",
+        "below",
+        "between",
+        "both",
+        "cannot",
+        "careful",
+        "carefully",
+        "certain",
+        "clear",
+        "clearly",
+        "comes",
+        "complex",
+        "conclusion",
+        "consider",
+        "considerable",
+        "considered",
+        "contains",
+        "context",
+        "could",
+        "course",
+        "crucial",
+        "deal",
+        "deals",
+        "deeply",
+        "deserve",
+        "deserves",
+        "detail",
+        "details",
+        "different",
+        "discuss",
+        "discussed",
+        "does",
+        "doing",
+        "done",
+        "down",
+        "during",
+        "each",
+        "either",
+        "enough",
+        "especially",
+        "essential",
+        "even",
+        "ever",
+        "every",
+        "everyone",
+        "everything",
+        "fact",
+        "factor",
+        "factors",
+        "first",
+        "following",
+        "from",
+        "fully",
+        "further",
+        "general",
+        "generally",
+        "given",
+        "goes",
+        "great",
+        "greatly",
+        "hardly",
+        "have",
+        "having",
+        "here",
+        "highly",
+        "however",
+        "important",
+        "importance",
+        "indeed",
+        "interesting",
+        "into",
+        "itself",
+        "issue",
+        "issues",
+        "just",
+        "keep",
+        "kept",
+        "kind",
+        "know",
+        "known",
+        "large",
+        "last",
+        "less",
+        "like",
+        "likely",
+        "made",
+        "mainly",
+        "make",
+        "makes",
+        "many",
+        "matter",
+        "matters",
+        "mean",
+        "means",
+        "mention",
+        "mentioned",
+        "might",
+        "more",
+        "moreover",
+        "most",
+        "much",
+        "must",
+        "namely",
+        "need",
+        "needs",
+        "never",
+        "nothing",
+        "note",
+        "noted",
+        "noting",
+        "often",
+        "once",
+        "only",
+        "order",
+        "other",
+        "others",
+        "ought",
+        "overall",
+        "overview",
+        "part",
+        "particular",
+        "perhaps",
+        "place",
+        "plays",
+        "point",
+        "points",
+        "possible",
+        "quite",
+        "rather",
+        "really",
+        "reason",
+        "regard",
+        "regarding",
+        "related",
+        "remains",
+        "respect",
+        "role",
+        "said",
+        "same",
+        "section",
+        "seem",
+        "seems",
+        "seen",
+        "several",
+        "shall",
+        "should",
+        "show",
+        "shown",
+        "shows",
+        "significant",
+        "significantly",
+        "similar",
+        "simply",
+        "since",
+        "some",
+        "something",
+        "sometimes",
+        "still",
+        "subject",
+        "subjects",
+        "such",
+        "summary",
+        "sure",
+        "take",
+        "taken",
+        "takes",
+        "than",
+        "that",
+        "their",
+        "them",
+        "then",
+        "there",
+        "therefore",
+        "these",
+        "they",
+        "thing",
+        "things",
+        "this",
+        "those",
+        "though",
+        "through",
+        "thus",
+        "today",
+        "together",
+        "topic",
+        "topics",
+        "toward",
+        "truly",
+        "type",
+        "understand",
+        "understood",
+        "unless",
+        "until",
+        "upon",
+        "used",
+        "useful",
+        "using",
+        "usual",
+        "various",
+        "very",
+        "view",
+        "want",
+        "ways",
+        "well",
+        "were",
+        "what",
+        "whatever",
+        "when",
+        "where",
+        "whether",
+        "which",
+        "while",
+        "whole",
+        "will",
+        "with",
+        "within",
+        "without",
+        "world",
+        "worth",
+        "would",
+        "years",
+        "your",
+    ]
 )
 _STOP_CHARACTERS = frozenset("的了是在和与及或也都就而但这那其之以为于有不需要可以应该非常重要值得注意总而言进行方面考虑众所周知")
 
@@ -99,8 +328,8 @@ _STOP_CHARACTERS = frozenset("的了是在和与及或也都就而但这那其�
 class Screen:
     """Screens the parts of one text, in order: a part may repeat an earlier one. `kept` is the share so far.
 
-    `sources` are the texts that may have been copied, `on_topic` is what else says what the text is about. `quotes`: what cites may
-    be a source's own words, at any length (where the corpus is made of facts, as the built world is, that is how to write).
+    `sources` are the texts that may have been copied, `on_topic` is what else says what the text is about. `quotes`: what cites
+    may be a source's own words, at any length (where the corpus is made of facts, as the built world is, that is how to write).
     """
 
     def __init__(self, rubric: Rubric, sources: Sequence[str] = (), on_topic: str = "", *, quotes: bool = False) -> None:

@@ -2,13 +2,13 @@
 
     sample (query.data) + parsed action (outcome.data) -> components in [0, 1] -> weighted mean
 
-| action     | components                                                                     |
-| ---------- | ------------------------------------------------------------------------------ |
-| initialize | format, basic (count and language of sections), coverage (topics in titles)     |
-| search     | format, recall, precision and f1 (of the teacher's documents)                   |
-| write      | format, basic (length, citations, language), citation (F1 of keys)              |
-| expand     | format, decision, position, basic (count and language of subsections)           |
-| terminate  | format, decision                                                                |
+| action     | components                                                                  |
+| ---------- | --------------------------------------------------------------------------- |
+| initialize | format, basic (count and language of sections), coverage (topics in titles) |
+| search     | format, recall, precision and f1 (of the teacher's documents)               |
+| write      | format, basic (length, citations, language), citation (F1 of keys)          |
+| expand     | format, decision, position, basic (count and language of subsections)       |
+| terminate  | format, decision                                                            |
 
 Expand and terminate are the two answers to one question, so the row is the teacher's answer and the model may give the other:
 then only the format counts. Output that does not parse is a real 0 on every component: it was observed and it is bad. A sample
@@ -50,7 +50,8 @@ class WarpAtomic:
 
     `weights[action][component]` are finite and not negative; a component that is left out weighs 0 but is still reported.
     `basic` holds inclusive ranges [least, most]: "sections", "subsections", "words" (of a written section) and "citations".
-    `quotes`: a cited sentence may be its source's own words, at any length (rewards/screen.py). Raises ConfigError naming the entry that cannot be used.
+    `quotes`: a cited sentence may be its source's own words, at any length (rewards/screen.py). Raises ConfigError naming the
+    entry that cannot be used.
     """
 
     def __init__(self, weights: dict[str, dict[str, float]], basic: dict[str, list[int]], quotes: bool = False) -> None:

@@ -2,11 +2,11 @@
 
     rules (rewards/warp.py) + holistic and faithfulness (a judge) -> components in [0, 1] -> weighted mean
 
-| action     | judged components                                                                                         |
-| ---------- | --------------------------------------------------------------------------------------------------------- |
-| initialize | holistic (guidance, hierarchical clarity, logical coherence), faithfulness (to the passages shown)          |
-| write      | holistic (relevance, coverage, depth, novelty), faithfulness (each sentence to what it cites)               |
-| expand     | as initialize, faithfulness to the draft that was shown; both 0 when the decision was wrong                 |
+| action     | judged components                                                                                  |
+| ---------- | -------------------------------------------------------------------------------------------------- |
+| initialize | holistic (guidance, hierarchical clarity, logical coherence), faithfulness (to the passages shown) |
+| write      | holistic (relevance, coverage, depth, novelty), faithfulness (each sentence to what it cites)      |
+| expand     | as initialize, faithfulness to the draft that was shown; both 0 when the decision was wrong        |
 
     holistic = kept x fit x share of the scale;    faithfulness = kept x supported share
 
@@ -45,9 +45,10 @@ COMPONENTS = {
 class WarpAtomicJudged:
     """value = sum_c w_c s_c / sum_c w_c over the components of the sample's action; in [0, 1]. See the module.
 
-    `weights`, `basic` and `quotes` are those of rewards.warp.WarpAtomic, with "holistic" and "faithfulness" where the table has them; what
-    weighs nothing is not asked for. `judge` is asked. `no_claims` is the faithfulness of a text without a claim. `margin` is what
-    `self_test` asks of the judge, None for no test (a judge too small to tell good from bad). Raises ConfigError.
+    `weights`, `basic` and `quotes` are those of rewards.warp.WarpAtomic, with "holistic" and "faithfulness" where the table has
+    them; what weighs nothing is not asked for. `judge` is asked. `no_claims` is the faithfulness of a text without a claim.
+    `margin` is what `self_test` asks of the judge, None for no test (a judge too small to tell good from bad). Raises
+    ConfigError.
     """
 
     def __init__(

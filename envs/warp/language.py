@@ -49,9 +49,9 @@ def detect_language(text: str) -> str:
 def language_ok(text: str, language: str, *, min_cjk: float = 0.6, max_cjk: float = 0.05) -> bool:
     """True when the share of Chinese and Japanese characters among the text's letters suits the language.
 
-    "zh" and "ja" need a share above `min_cjk`, any other language one below `max_cjk` (foreign names may be quoted). Digits, spaces
-    and punctuation of either script are not letters, so "2020-2023" suits every language but those two, where a text must have
-    something of theirs. Citations are letters: leave them out before.
+    "zh" and "ja" need a share above `min_cjk`, any other language one below `max_cjk` (foreign names may be quoted). Digits,
+    spaces and punctuation of either script are not letters, so "2020-2023" suits every language but those two, where a text must
+    have something of theirs. Citations are letters: leave them out before.
     """
     letters = sum(map(str.isalpha, text))
     share = sum(map(str.isalpha, CJK.findall(text))) / letters if letters else 0.0

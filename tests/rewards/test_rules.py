@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rewards.rules import format_score, language_ok, length, plan_basics, write_basics
+from rewards.rules import format_score, length, plan_basics, write_basics
 
 
 @pytest.mark.parametrize(
