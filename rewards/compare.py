@@ -6,7 +6,7 @@ reference (RACE, arXiv 2506.11763)      every criterion a number for each text; 
                                         two orders: their mean, or a tie (0.5) when they are more than `tolerance` apart
 pairwise (the form of DeepConsult)      every dimension a gap in [-5, 5], above 0 when the first text is better; `trials` in each
                                         order, the sign turned in the second; value = (mean gap + 5) / 10, and the majority of
-                                        votes A judge that always prefers one place has a mean gap of 0: a tie
+                                        votes. A judge that always prefers one place has a mean gap of 0: a tie
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _BOTH = {
     "键 “a.ID” 对应正文 a，“b.ID” 对应正文 b。回复格式：{form}",
 }
 _GAP = {
-    "en": "Compare both texts on each criterion; their order means nothing. A number above 0, up to {high:g}: text a is better by "
-    "so much; below 0, down to {low:g}: text b is; 0: no difference.\n{criteria}\nReply: {form}",
+    "en": "Compare both texts on each criterion; their order means nothing. A number above 0, up to {high:g}: text a is better "
+    "by so much; below 0, down to {low:g}: text b is; 0: no difference.\n{criteria}\nReply: {form}",
     "zh": "就每条标准比较两篇正文；先后顺序没有意义。大于 0（至多 {high:g}）表示正文 a 更好，"
     "小于 0（至少 {low:g}）表示正文 b 更好，0 表示没有差别。\n{criteria}\n回复格式：{form}",
 }

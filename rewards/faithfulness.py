@@ -29,17 +29,16 @@ _SPLIT = {
     "en": "List the factual claims of the text: each a short sentence that can be checked by itself, with names in place of "
     "pronouns. What the text intends to write about is no claim. At most {most}; an empty list when it claims nothing.\n"
     'Reply: {{"claims": ["...", ...]}}',
-    "zh": "列出正文中的事实论断：每条是一个可以单独核实的短句，用名称代替代词。打算写什么不算论断。"
-    "最多 {most} 条；没有论断则为空列表。\n"
+    "zh": "列出正文中的事实论断：每条是一个可以单独核实的短句，用名称代替代词。"
+    "打算写什么不算论断。最多 {most} 条；没有论断则为空列表。\n"
     '回复格式：{{"claims": ["...", ...]}}',
 }
 _VERIFY = {
     "en": "For each statement say how far its own sources support it: 1 fully, 0.5 in part, 0 not at all. [..] after its number "
-    "names them ([any]: each of the sources); no other source and nothing that you know counts. [none] cites nothing: 1 when it says "
-    "nothing that needs a source, else 0.\nReply: {form}",
+    "names them ([any]: each of the sources); no other source and nothing that you know counts. [none] cites nothing: 1 when it "
+    "says nothing that needs a source, else 0.\nReply: {form}",
     "zh": "逐条判断各陈述在多大程度上得到其自身来源的支持：1 完全，0.5 部分，0 完全没有。"
-    "编号后的 [..] 是它的来源（[any] 指所有来源）；"
-    "其他来源和你自己的知识都不算。"
+    "编号后的 [..] 是它的来源（[any] 指所有来源）；其他来源和你自己的知识都不算。"
     "[none] 表示没有引用：若其内容不需要来源则为 1，否则为 0。\n回复格式：{form}",
 }
 

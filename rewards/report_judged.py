@@ -158,9 +158,9 @@ class WarpReportJudged:
         outline = Outline.from_json(outcome["outline"])
         shown = {passage["doc_id"] for passage in outcome["passages"].values()}
         screen = Screen(REPORT, [self.texts[i] for i in sorted(shown) if i in self.texts], question, quotes=self.quotes)
-        lines, words, written = [f"# {screen(outline.title, heading=True)}"], 0, False
+        lines, words, written = [f"# {screen(outline.title, heading=True)}".strip()], 0, False
         for path, section in outline.walk():
-            lines.append(f"{'#' * (len(path) + 1)} {screen(section.title, heading=True)}")
+            lines.append(f"{'#' * (len(path) + 1)} {screen(section.title, heading=True)}".strip())
             if section.content is not None:
                 text = screen(section.content)
                 lines.append(text)

@@ -29,8 +29,8 @@ def test_length(text: str, words: int) -> None:
     assert length(text) == words
 
 
-def nodes(count: int, title: str = "Peru", plan: str = "What it is.") -> list[dict[str, str]]:
-    return [{"title": title, "plan": plan}] * count
+def nodes(count: int) -> list[dict[str, str]]:
+    return [{"title": f"Part {'abcdefghi'[i]}", "plan": "What it is."} for i in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,12 @@ def nodes(count: int, title: str = "Peru", plan: str = "What it is.") -> list[di
 )
 def test_plan_basics(count: int, language: str, score: float) -> None:
     assert plan_basics(nodes(count), language, (2, 7)) == score
+
+
+def test_sections_of_one_title_are_one_section() -> None:
+    assert plan_basics(nodes(1) * 2, "en", (2, 7)) == 0.5
+    assert plan_basics([*nodes(1), {"title": " PART  A", "plan": "Again."}], "en", (2, 7)) == 0.5
+    assert plan_basics(nodes(4) * 2, "en", (2, 7)) == 0.5  # four, and too many all the same
 
 
 @pytest.mark.parametrize(
@@ -54,4 +60,10 @@ def test_plan_basics(count: int, language: str, score: float) -> None:
     ],
 )
 def test_write_basics(content: str, language: str, thirds: int) -> None:
-    assert write_basics(content, language, (3, 5), (0, 2)) == thirds / 3
+    assert write_basics(content, content, language, (3, 5), (0, 2)) == thirds / 3
+
+
+def test_the_least_length_and_the_language_are_asked_of_what_is_kept() -> None:
+    assert write_basics("one two three four", "one two", "en", (3, 5), (0, 2)) == 2 / 3
+    assert write_basics("one two three four five six", "one two three", "en", (3, 5), (0, 2)) == 2 / 3  # the most of all of it
+    assert write_basics("秘鲁的首都 one two three", "one two three", "en", (3, 9), (0, 2)) == 1
