@@ -133,6 +133,10 @@ def main(config: Config) -> None:
         raise ConfigError(
             "recipes.minimal has aggregation token_mean or trajectory_mean, std=sample, truncated=keep, tied_groups=drop"
         )
+    if config.env.reward.judges:
+        raise ConfigError(
+            f"recipes.minimal starts no judges, and {config.env.reward.target} asks {list(config.env.reward.judges)}"
+        )
     run_dir = begin(config, uses=("replay",))
     if run_dir is None:
         return
