@@ -27,7 +27,6 @@ from rlcore.judge_pool import JudgePool
 
 SERVICE_S = 0.02
 CONCURRENT = 16
-WORKERS = 4
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -56,7 +55,7 @@ def _serve(port: Connection) -> None:
 
 
 async def _calls(pool: JudgePool, count: int) -> list[tuple[float, dict[str, float]]]:
-    """Seconds of every call, and what the server said about it: four workers that share the calls in flight."""
+    """Seconds of every call, and what the server said about it."""
     left = iter(range(count))
     results = []
 
@@ -66,7 +65,7 @@ async def _calls(pool: JudgePool, count: int) -> list[tuple[float, dict[str, flo
             reply = await pool.ask([{"role": "user", "content": f"question {i}: {'text ' * 200}"}], component="bench")
             results.append((time.perf_counter() - began, json.loads(reply.text)))
 
-    await asyncio.gather(*(worker() for _ in range(WORKERS * CONCURRENT // WORKERS)))
+    await asyncio.gather(*(worker() for _ in range(CONCURRENT)))
     return results
 
 
@@ -102,9 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=2000)
     parser.add_argument("--minute", type=float, default=6.0, help="seconds of a minute")
-    parser.add_argument(
-        "--runs", type=int, default=3, help="measurements of the overhead; on a busy machine the least one counts"
-    )
+    parser.add_argument("--runs", type=int, default=3, help="measurements of the overhead; the least one counts")
     arguments = parser.parse_args()
     ours, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)

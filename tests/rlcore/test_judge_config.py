@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from rlcore.cluster import check_placement, needs
 from rlcore.config import Config
 from rlcore.errors import ConfigError
 from rlcore.judge_actors import with_absolute_cache
-from rlcore.judge_config import JudgeEndpointConfig, chosen_judges, read_key
+from rlcore.judge_config import (
+    JudgeConfig,
+    JudgeEndpointConfig,
+    JudgeLimitsConfig,
+    LocalJudgeConfig,
+    RewardConfig,
+    check_judges,
+    chosen_judges,
+    read_key,
+)  # fmt: skip
 from tests.rlcore.test_config import composed
 
 JUDGED = "+env.reward.judges.judge=${judge}"
+ENDPOINT = JudgeEndpointConfig("http://host/v1", "big")
 OPENAI = ("judge=openai", JUDGED, "judge.endpoints.main.url=http://host/v1", "judge.endpoints.main.model=big")
 
 
@@ -34,23 +47,30 @@ def test_the_three_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("changes", "message"),
     [
-        ("judge.endpoints.main.url=host/v1", "endpoints.main.url='host/v1' must be an address such as"),
-        ("judge.limits.concurrent=0", "judges.judge.limits.concurrent=0 must be above 0"),
-        ("judge.limits.requests_per_minute=0", "limits.requests_per_minute=0 must be above 0"),
-        ("judge.limits.tokens_per_minute=2048", "tokens_per_minute=2048 never allows a reply of max_tokens=2048"),
-        ("judge.endpoints.main.weight=0", "endpoints.main.weight=0.0 must be above 0"),
-        ("judge.attempts=0", "attempts=0 must be above 0"),
-        ("judge.temperature=-1", "temperature=-1.0 must be 0 or more"),
-        ("judge.endpoints.main.prompt_price=-1", "prices must be 0 or more"),
-        ("judge.budget_s=2000", "budget_s=2000 < cluster.reward_timeout_s=1500 must hold"),
-        ("judge.timeout_s=700", "timeout_s=700 <= budget_s=600"),
-        ("~judge.endpoints.main", "judges.judge has neither endpoints nor local"),
+        (
+            {"endpoints": {"main": JudgeEndpointConfig("host/v1", "big")}},
+            "endpoints.main.url='host/v1' must be an address such as",
+        ),
+        ({"endpoints": {"main": replace(ENDPOINT, weight=0.0)}}, "endpoints.main.weight=0.0 must be above 0"),
+        ({"endpoints": {"main": replace(ENDPOINT, prompt_price=-1.0)}}, "endpoints.main: prices must be 0 or more"),
+        ({"endpoints": {}}, "judges.judge has neither endpoints nor local"),
+        ({"limits": JudgeLimitsConfig(0)}, "judges.judge.limits.concurrent=0 must be above 0"),
+        ({"limits": JudgeLimitsConfig(1, 0)}, "limits.requests_per_minute=0 must be above 0"),
+        ({"limits": JudgeLimitsConfig(1, 1, 1024)}, "tokens_per_minute=1024 never allows a reply of max_tokens=1024"),
+        ({"attempts": 0}, "attempts=0 must be above 0"),
+        ({"temperature": -1.0}, "temperature=-1.0 must be 0 or more"),
+        ({"budget_s": 2000.0}, "budget_s=2000 < cluster.reward_timeout_s=1500 must hold"),
+        ({"timeout_s": 700.0}, "timeout_s=700 <= budget_s=600"),
+        ({"endpoints": {}, "local": LocalJudgeConfig("m", "float32", 64, servers=0)}, "local.servers=0 must be above 0"),
     ],
 )
-def test_what_cannot_work_is_refused(override: str, message: str) -> None:
-    refused(message, *(OPENAI[:2] if override.startswith("~") else OPENAI), override)
+def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
+    good = JudgeConfig(endpoints={"main": ENDPOINT})
+    check_judges(RewardConfig("a.b", judges={"judge": good}), 1500)
+    with pytest.raises(ConfigError, match=message):
+        check_judges(RewardConfig("a.b", judges={"judge": replace(good, **changes)}), 1500)
 
 
 def test_a_missing_address_is_named() -> None:
