@@ -272,9 +272,7 @@ def check_config(c: Config) -> None:
                 f"{name}={fits} would work, or cluster.learner_ranks in {{{divisors}}}"
             )
     if c.algo.temperature <= 0:
-        raise ConfigError(
-            f"algo.temperature={c.algo.temperature} must be above 0: greedy samples carry no information for the policy gradient"
-        )
+        raise ConfigError(f"algo.temperature={c.algo.temperature} must be above 0: the policy gradient needs samples that differ")
     for name, aggregation in [("algo.aggregation", c.algo.aggregation), ("sft.aggregation", c.sft.aggregation)]:
         if aggregation not in AGGREGATIONS:
             raise ConfigError(f"{name}={aggregation!r} must be one of {', '.join(AGGREGATIONS)}")
@@ -282,9 +280,7 @@ def check_config(c: Config) -> None:
         raise ConfigError("algo.aggregation=constant needs algo.constant_length, the fixed number of tokens to divide by")
     owned = sorted(DEEPSPEED_OWNED & c.deepspeed.keys())
     if owned:
-        raise ConfigError(
-            f"deepspeed.{owned[0]} is the framework's own, as are {sorted(DEEPSPEED_OWNED)}; use algo, sft and model"
-        )
+        raise ConfigError(f"deepspeed.{owned[0]} is the framework's own, as are {sorted(DEEPSPEED_OWNED)}; see algo, sft, model")
     k = c.cluster
     longest = 2 * k.trajectory_timeout_s + k.reward_timeout_s  # a rollout may be tried twice
     if k.step_timeout_s < longest:

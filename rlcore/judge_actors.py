@@ -15,9 +15,20 @@ from rlcore.errors import ConfigError, InfrastructureFailure
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, read_key
 
 RESTARTS = 3  # of a judge's actor; its counts start anew, its answers are on disk
-RESTART_S = 60.0  # what a restart may take from a question's time
+RESTART_S = 120.0  # what a restart may add to a question's time
 FIGURES_S = 5.0
 STOP_S = 20.0
+
+
+def make_pool(minute_s: float = 60.0, **args: Any) -> Any:
+    """A JudgePool in its actor. One that takes over from an actor that died waits a minute: the limits hold through that."""
+    import ray
+
+    from rlcore.judge_pool import JudgePool
+
+    restarted = ray.get_runtime_context().was_current_actor_reconstructed
+    not_before = asyncio.get_running_loop().time() + minute_s if restarted else 0.0
+    return JudgePool(minute_s=minute_s, not_before=not_before, **args)
 
 
 def with_absolute_cache(config: JudgeConfig) -> JudgeConfig:
@@ -48,7 +59,7 @@ class Judges:
             keys[f"local-{i}"] = key
         args = {"config": with_absolute_cache(config), "endpoints": endpoints, "keys": keys, **self._options}
         proxy = start_service(
-            f"judge {name}", "rlcore.judge_pool.JudgePool", args, config.cpus, config.budget_s + RESTART_S, restarts=RESTARTS
+            f"judge {name}", "rlcore.judge_actors.make_pool", args, config.cpus, config.budget_s + RESTART_S, restarts=RESTARTS
         )
         try:
             await proxy.check()

@@ -43,7 +43,7 @@ class JudgeCache:
         if folder is not None:
             # No write-ahead log: it does not work on network file systems. Not synchronous: a power cut may cost the cache.
             self._cache = diskcache.Cache(
-                folder, disk=_PlainDisk, size_limit=size_mib * 2**20, cull_limit=100, timeout=5, sqlite_journal_mode="truncate",
+                folder, disk=_PlainDisk, size_limit=size_mib * 2**20, timeout=5, sqlite_journal_mode="truncate",
                 sqlite_synchronous=0,
             )  # fmt: skip
 

@@ -14,8 +14,6 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from rlcore.judge import JudgeFailed
@@ -36,9 +34,16 @@ class Permit:
 
 
 class Gate:
-    """`async with gate.permit(tokens)` around every request. None is no limit; `minute_s` is shorter in tests."""
+    """`await enter(tokens)` before a request, `leave` after it. None is no limit; `minute_s` is shorter in tests.
 
-    def __init__(self, concurrent: int, requests: int | None, tokens: int | None, minute_s: float = 60.0) -> None:
+    Nobody is let through before `not_before`, in the event loop's time: whoever takes over from a gate that died does not know
+    what that one let through.
+    """
+
+    def __init__(
+        self, concurrent: int, requests: int | None, tokens: int | None, minute_s: float = 60.0, not_before: float = 0.0
+    ) -> None:
+        self._not_before = not_before
         self.concurrent, self.requests, self.tokens = concurrent, requests or math.inf, tokens or math.inf
         self._minute_s = minute_s
         self.in_flight = 0
@@ -48,23 +53,10 @@ class Gate:
         self._waiting: deque[tuple[int, asyncio.Future[Permit]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def queue(self) -> int:
-        """Requests that wait."""
-        return len(self._waiting)
-
-    @asynccontextmanager
-    async def permit(self, tokens: int) -> AsyncIterator[Permit]:
-        """Wait for a place, hold it for one request. Raises JudgeFailed when no minute could ever hold so many tokens."""
+    async def enter(self, tokens: int) -> Permit:
+        """Wait for a place, first come, first served. Raises JudgeFailed when no minute could ever hold so many tokens."""
         if tokens > self.tokens:
             raise JudgeFailed(f"a request of about {tokens} tokens never fits into {self.tokens} tokens per minute")
-        permit = await self._wait(tokens)
-        try:
-            yield permit
-        finally:
-            self._leave(permit)
-
-    async def _wait(self, tokens: int) -> Permit:
         place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         self._waiting.append((tokens, place))
         self._admit()
@@ -73,38 +65,11 @@ class Gate:
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():  # cancelled in the same turn of the loop
                 place.result().sent = False
-                self._leave(place.result())
+                self.leave(place.result())
             self._admit()
             raise
 
-    def _admit(self) -> None:
-        """Let through whoever fits, in order, and come back when the minute next has room."""
-        now = asyncio.get_running_loop().time()
-        self._forget(now)
-        while self._waiting:
-            tokens, place = self._waiting[0]
-            if not place.done():
-                if self.in_flight >= self.concurrent or self._held_requests >= self.requests:
-                    break
-                if self._held_tokens + tokens > self.tokens:
-                    break
-                place.set_result(self._enter(tokens, now))
-            self._waiting.popleft()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
-        if self._waiting and self._minute:
-            self._timer = asyncio.get_running_loop().call_at(self._minute[0][0], self._admit)
-
-    def _enter(self, tokens: int, now: float) -> Permit:
-        permit = Permit(tokens, now + (1 + TRANSIT) * self._minute_s, counted=tokens)
-        self.in_flight += 1
-        self._held_requests += 1
-        self._held_tokens += tokens
-        heapq.heappush(self._minute, (permit.leaves, next(self._order), permit))
-        return permit
-
-    def _leave(self, permit: Permit) -> None:
+    def leave(self, permit: Permit) -> None:
         """The request has ended: its place is free, its tokens are known, its minute runs."""
         now = asyncio.get_running_loop().time()
         self.in_flight -= 1
@@ -117,6 +82,34 @@ class Gate:
                 permit.leaves = leaves
                 heapq.heappush(self._minute, (leaves, next(self._order), permit))
         self._admit()
+
+    def _admit(self) -> None:
+        """Let through whoever fits, in order, and come back when the minute next has room."""
+        now = asyncio.get_running_loop().time()
+        self._forget(now)
+        while self._waiting and now >= self._not_before:
+            tokens, place = self._waiting[0]
+            if not place.done():
+                if self.in_flight >= self.concurrent or self._held_requests >= self.requests:
+                    break
+                if self._held_tokens + tokens > self.tokens:
+                    break
+                place.set_result(self._enter(tokens, now))
+            self._waiting.popleft()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if self._waiting and (self._minute or now < self._not_before):
+            room = self._not_before if now < self._not_before else self._minute[0][0]
+            self._timer = asyncio.get_running_loop().call_at(room, self._admit)
+
+    def _enter(self, tokens: int, now: float) -> Permit:
+        permit = Permit(tokens, now + (1 + TRANSIT) * self._minute_s, counted=tokens)
+        self.in_flight += 1
+        self._held_requests += 1
+        self._held_tokens += tokens
+        heapq.heappush(self._minute, (permit.leaves, next(self._order), permit))
+        return permit
 
     def _forget(self, now: float) -> None:
         while self._minute and self._minute[0][0] <= now:

@@ -51,7 +51,7 @@ class _Question:
 class JudgePool:
     """The Judge protocol over `endpoints`, whose keys are in `keys` by the same names (never printed).
 
-    `minute_s` and `wait_s` (the scale of the waits between requests) are shorter in tests.
+    `minute_s` and `wait_s` (the scale of the waits between requests) are shorter in tests; for `not_before` see Gate.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class JudgePool:
         *,
         minute_s: float = 60.0,
         wait_s: float = 1.0,
+        not_before: float = 0.0,
     ) -> None:
         self._config, self._wait_s = config, wait_s
         breaker: dict[str, Any] = {
@@ -69,9 +70,10 @@ class JudgePool:
         }  # fmt: skip
         self._endpoints = JudgeEndpoints([JudgeEndpoint(n, e, keys.get(n), **breaker) for n, e in endpoints.items()])
         limits = config.limits
-        self._gate = Gate(limits.concurrent, limits.requests_per_minute, limits.tokens_per_minute, minute_s)
+        self._gate = Gate(limits.concurrent, limits.requests_per_minute, limits.tokens_per_minute, minute_s, not_before)
         self._cache = JudgeCache(config.cache, config.cache_mib)
         self._models = sorted({e.model for e in endpoints.values()})  # who the judge is, wherever it runs
+        self._turn, self._queue = asyncio.Lock(), 0  # who is next; how many wait
         self._flights: dict[str, asyncio.Task[JudgeReply]] = {}
         self._stats = JudgeStats()
 
@@ -119,8 +121,11 @@ class JudgePool:
             question = self._question(messages, _CHECK, 16, self._stats.component("check"))
 
             async def request() -> EndpointReply:
-                async with self._gate.permit(question.tokens) as permit:
+                permit = await self._gate.enter(question.tokens)
+                try:
                     return await self._send(question, endpoint, permit)
+                finally:
+                    self._gate.leave(permit)
 
             try:
                 async with asyncio.timeout(self._config.budget_s):
@@ -133,7 +138,7 @@ class JudgePool:
 
     async def stats(self) -> dict[str, float]:
         """Flat figures: counts, percentiles, tokens and cost, in all and by component; queue and breakers as they are now."""
-        now = {"queue": self._gate.queue, "in_flight": self._gate.in_flight, "cache_faults": self._cache.faults}
+        now = {"queue": self._queue, "in_flight": self._gate.in_flight, "cache_faults": self._cache.faults}
         figures = self._stats.figures() | {name: float(value) for name, value in now.items()}
         for e in self._endpoints.all:
             for name in ("requests", "failed", "opened"):
@@ -185,17 +190,30 @@ class JudgePool:
 
     async def _request(self, question: _Question) -> tuple[JudgeEndpoint, EndpointReply]:
         """One request, as soon as an endpoint and the limits allow it. Raises what happened to it."""
-        while True:
-            await self._endpoints.ready()
-            async with self._gate.permit(question.tokens) as permit:
+        self._queue += 1
+        try:
+            endpoint, permit = await self._place(question)
+        finally:
+            self._queue -= 1
+        try:
+            return endpoint, await self._send(question, endpoint, permit)
+        except (InfrastructureFailure, ConfigError) as error:
+            question.failed_on, question.failure = endpoint, str(error)
+            raise InfrastructureFailure(str(error)) from error  # another endpoint may do better
+        finally:
+            self._gate.leave(permit)
+
+    async def _place(self, question: _Question) -> tuple[JudgeEndpoint, Permit]:
+        """Wait for an endpoint and a place. The caller has to send at once: nothing is reserved at the endpoint."""
+        async with self._turn:  # in order, and when an endpoint works again one wakes, not everybody
+            while True:
+                await self._endpoints.ready()
+                permit = await self._gate.enter(question.tokens)
                 endpoint = self._endpoints.next(question.failed_on)
-                permit.sent = endpoint is not None  # it may have been closed while the question waited for its place
                 if endpoint is not None:
-                    try:
-                        return endpoint, await self._send(question, endpoint, permit)
-                    except (InfrastructureFailure, ConfigError) as error:
-                        question.failed_on, question.failure = endpoint, str(error)
-                        raise InfrastructureFailure(str(error)) from error  # another endpoint may do better
+                    return endpoint, permit
+                permit.sent = False  # closed while this question waited for its place
+                self._gate.leave(permit)
 
     async def _send(self, question: _Question, endpoint: JudgeEndpoint, permit: Permit) -> EndpointReply:
         """The request itself; its tokens and their price are counted."""

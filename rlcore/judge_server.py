@@ -43,7 +43,7 @@ class JudgeServer:
         host, key = _own_address(), secrets.token_hex(16)
         with socket.create_server((host, 0)) as free:
             port = free.getsockname()[1]
-        command = [sys.executable, "-m", __name__, str(os.getpid()), *server_arguments(self._config, host, port)]
+        command = launch(self._config, host, port)
         environment = {**os.environ, **server_environment(self._config), "VLLM_API_KEY": key}
         self._process = subprocess.Popen(  # noqa: ASYNC220 - the kernel watches the thread that starts it: it has to be this one
             command, env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
@@ -82,6 +82,11 @@ class JudgeServer:
         self._log.seek(max(0, self._log.tell() - 8192))
         lines = self._log.read().decode("utf-8", "replace").splitlines()
         return "\n".join(lines[-LAST_LINES:])
+
+
+def launch(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
+    """This file as a program, which becomes the server."""
+    return [sys.executable, "-m", __name__, str(os.getpid()), *server_arguments(c, host, port)]
 
 
 def server_arguments(c: LocalJudgeConfig, host: str, port: int) -> list[str]:

@@ -100,8 +100,8 @@ class RewardPool:
 
     `spec` names a class, which every worker builds with its args and then calls with each trajectory, or a plain function or
     coroutine function of the trajectory. `judges` are further arguments of the class, proxies that can be sent to a worker.
-    `timeout_s` is for one attempt at one trajectory. A worker reserves `worker_cpus` CPUs; one more than `workers` is started once
-    there are suspects. Workers end with the driver. Raises ConfigError for settings out of range.
+    `timeout_s` is for one attempt at one trajectory. A worker reserves `worker_cpus` CPUs; one more than `workers` is started
+    once there are suspects. Workers end with the driver. Raises ConfigError for settings out of range.
     """
 
     def __init__(

@@ -55,7 +55,8 @@ Script = Callable[[str, int, dict[str, Any]], tuple[float, int, dict[str, str], 
 
 class Stub:
     """Every endpoint there is. `script(host, number, body)` gives (seconds, status, headers, data) for a host's n-th request
-    (from 0); `arrived` are the times of all requests, `most` the largest number of them at the same time."""
+    (from 0), with status 0 for a closed port. `arrived` are the times of all requests and `seconds` how long each took,
+    `most` is the largest number of them at the same time."""
 
     def __init__(self, monkeypatch: Any, script: Script) -> None:
         self.script = script
@@ -63,7 +64,7 @@ class Stub:
         self.bodies: list[dict[str, Any]] = []
         self.counts: Counter[str] = Counter()
         self.open = self.most = 0
-        self.busy_s = 0.0
+        self.seconds: list[float] = []
 
         async def handle(transport: Any, request: httpx.Request) -> httpx.Response:
             host, body, now = request.url.host, json.loads(request.content), asyncio.get_running_loop().time()
@@ -73,11 +74,13 @@ class Stub:
             self.bodies.append(body)
             self.open += 1
             self.most = max(self.most, self.open)
-            self.busy_s += seconds
+            self.seconds.append(seconds)
             try:
                 await asyncio.sleep(seconds)
             finally:
                 self.open -= 1
+            if status == 0:
+                raise httpx.ConnectError("connection refused")
             content = data if isinstance(data, str) else json.dumps(data)
             return httpx.Response(status, headers=headers, content=content.encode())
 
