@@ -133,6 +133,8 @@ def main(config: Config) -> None:
         raise ConfigError(
             "recipes.minimal has aggregation token_mean or trajectory_mean, std=sample, truncated=keep, tied_groups=drop"
         )
+    if config.env.reward.judges:
+        raise ConfigError(f"recipes.minimal starts no judges; env.reward.judges names {sorted(config.env.reward.judges)}")
     run_dir = begin(config, uses=("replay",))
     if run_dir is None:
         return

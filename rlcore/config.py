@@ -14,6 +14,7 @@ from typing import Any
 from rlcore.advantage import GRPO
 from rlcore.batch import AGGREGATIONS
 from rlcore.errors import ConfigError
+from rlcore.judge_config import JudgeConfig, RewardConfig, check_judges
 from rlcore.schedule import Schedule
 from rlcore.targets import Target
 from rlcore.typed import convert
@@ -91,7 +92,7 @@ class EnvConfig:
     name: str
     target: str
     queries: Target
-    reward: Target
+    reward: RewardConfig
     args: dict[str, Any] = field(default_factory=dict)
     services: dict[str, ServiceConfig] = field(default_factory=dict)
     group_by: str | None = None  # field of a query's data whose values get metrics of their own
@@ -231,6 +232,7 @@ class Config:
     trajectories: TrajectoriesConfig
     deepspeed: dict[str, Any]
     wandb: WandbConfig
+    judge: JudgeConfig | None = None  # the one chosen by judge=, for a reward to name
 
 
 def load_config(values: dict[str, Any]) -> Config:
@@ -270,9 +272,7 @@ def check_config(c: Config) -> None:
                 f"{name}={fits} would work, or cluster.learner_ranks in {{{divisors}}}"
             )
     if c.algo.temperature <= 0:
-        raise ConfigError(
-            f"algo.temperature={c.algo.temperature} must be above 0: greedy samples carry no information for the policy gradient"
-        )
+        raise ConfigError(f"algo.temperature={c.algo.temperature} must be above 0: the policy gradient needs samples that differ")
     for name, aggregation in [("algo.aggregation", c.algo.aggregation), ("sft.aggregation", c.sft.aggregation)]:
         if aggregation not in AGGREGATIONS:
             raise ConfigError(f"{name}={aggregation!r} must be one of {', '.join(AGGREGATIONS)}")
@@ -280,9 +280,7 @@ def check_config(c: Config) -> None:
         raise ConfigError("algo.aggregation=constant needs algo.constant_length, the fixed number of tokens to divide by")
     owned = sorted(DEEPSPEED_OWNED & c.deepspeed.keys())
     if owned:
-        raise ConfigError(
-            f"deepspeed.{owned[0]} is the framework's own, as are {sorted(DEEPSPEED_OWNED)}; use algo, sft and model"
-        )
+        raise ConfigError(f"deepspeed.{owned[0]} is the framework's own, as are {sorted(DEEPSPEED_OWNED)}; see algo, sft, model")
     k = c.cluster
     longest = 2 * k.trajectory_timeout_s + k.reward_timeout_s  # a rollout may be tried twice
     if k.step_timeout_s < longest:
@@ -298,6 +296,7 @@ def check_config(c: Config) -> None:
         if limit >= c.model.max_model_len:
             raise ConfigError(f"{where}={limit} leaves no room for a prompt in model.max_model_len={c.model.max_model_len}")
     _check_trajectories(c.trajectories)
+    check_judges(c.env.reward, k.reward_timeout_s)
     GRPO(c.algo.std)
     for name, optimizer in [("algo", c.algo.optimizer), ("sft", c.sft.optimizer)]:
         if optimizer.lr <= 0:

@@ -61,6 +61,7 @@ async def train(
             figures |= rollout_figures(groups, runtime.version - 1) | {"wait_s": waited, "step_s": time.monotonic() - began}
             figures |= {f"rollouts/{kind}": float(n) for kind, n in failures.items()}
             figures |= {f"reward_pool/{name}": value for name, value in runtime.rewards.stats().items()}
+            figures |= await runtime.judges.figures()
             metrics.log(figures, "rl", state.step)
             _print_step(state.step, algo.steps, figures)
             if algo.checkpoint_every and state.step % algo.checkpoint_every == 0:
