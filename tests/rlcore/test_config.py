@@ -6,7 +6,9 @@ from omegaconf import OmegaConf
 
 from recipes.cli import CONF, check_overrides
 from rlcore.config import Config, check_files, load_config
+from rlcore.correction import Correction
 from rlcore.errors import ConfigError
+from rlcore.kl import KL
 
 
 def composed(*overrides: str) -> Config:
@@ -59,6 +61,35 @@ def test_forced_expansions_are_a_list_of_counts():
             composed(f"evaluate.expansions={wrong}")
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("dr_grpo", {"std": "none", "aggregation": "constant", "constant_length": 160.0}),
+        ("dapo", {"aggregation": "token_mean", "resample_tied": 3, "truncated": "soft"}),
+        ("gspo", {"ratio": "sequence", "clip_low": 3e-4}),
+        ("cispo", {"surrogate": "cispo", "clip_low": 1.0}),
+        ("rloo", {"advantage": "rloo", "kl": KL(0.01, "k1", "reward")}),
+        ("reinforce_pp", {"advantage": "reinforce_pp", "kl": KL(0.01, "k1", "reward")}),
+        ("icepop", {"old_logprobs": "recomputed", "correction": Correction("icepop", 0.5, 5.0)}),
+    ],
+)
+def test_every_algorithm_is_grpo_with_a_few_values_changed(name, changes):
+    algo = composed(f"algo={name}").algo
+    assert {key: getattr(algo, key) for key in changes} == changes
+    assert algo.optimizer == composed().algo.optimizer and algo.temperature == 1.0
+
+
+def test_kl_in_the_reward_is_refused_where_ties_would_become_signal():
+    with pytest.raises(ConfigError, match="small differences of KL would be scaled to full advantages"):
+        composed("algo.kl.coef=0.1", "algo.kl.where=reward")
+    assert composed("algo.kl.coef=0.1", "algo.kl.where=reward", "algo.std=none").algo.kl.in_reward
+
+
+def test_a_reference_that_is_not_there_is_refused_before_anything_starts(tiny):
+    with pytest.raises(ConfigError, match="algo.kl.reference='nowhere' holds no model"):
+        check_files(composed("model=tiny", "env=vowels", "algo.kl.coef=0.1", "algo.kl.reference=nowhere"))
+
+
 @pytest.mark.parametrize("recipe", ["demo", "smoke"])
 def test_the_two_commands_compose(recipe):
     assert composed(f"recipe={recipe}").env.name == "warp_atomic"
@@ -80,6 +111,26 @@ def test_the_two_commands_compose(recipe):
         ("algo.aggregation=mean", "token_mean, trajectory_mean, sequence_mean, constant"),
         ("algo.aggregation=constant", "algo.constant_length"),
         ("algo.std=max", "sample, population or none"),
+        ("algo.advantage=ppo", "grpo, rloo, reinforce_pp, reinforce_pp_baseline"),
+        ("algo.tied_groups=mask", "algo.tied_groups='mask' must be one of drop, keep"),
+        ("algo.resample_tied=-1", "algo.resample_tied=-1"),
+        ("algo.truncated=drop", "zero, keep, soft, mask"),
+        ("algo.truncated=soft", "algo.overlong_buffer between 1 and algo.max_tokens - 1 = 159"),
+        ("algo.ratio=trajectory", "token, sequence"),
+        ("algo.surrogate=ppo", "clip, cispo"),
+        ("algo.clip_low=1.5", "algo.clip_low=1.5 must be above 0 and at most 1"),
+        ("algo.clip_high=0", "algo.clip_high=0.0 must be above 0"),
+        ("algo.dual_clip=1.1", "algo.dual_clip=1.1 must be above 1 . algo.clip_high = 1.28, or null"),
+        ("algo.old_logprobs=engine", "rollout, recomputed"),
+        ("algo.correction.kind=tis", "none, truncate, icepop, sequence_mask, geometric_mask"),
+        ("algo.correction.low=1.2", "algo.correction.low=1.2, high=2.0 must lie on both sides of a ratio of 1"),
+        ("algo.correction.kind=truncate", "would count the importance weight twice.*algo.old_logprobs=recomputed"),
+        ("algo.kl.estimator=k4", "k1, k2, k3"),
+        ("algo.kl.where=advantage", "loss, reward"),
+        ("algo.kl.coef=-1", "algo.kl.coef=-1.0 must be 0"),
+        ("algo.entropy_coef=-0.1", "algo.entropy_coef=-0.1 must be 0"),
+        ("algo.max_nonfinite_steps=0", "algo.max_nonfinite_steps=0 must be at least 1"),
+        ("+algo.top_p=0.8", "unknown key 'algo.top_p'"),
         ("algo.optimizer.schedule=step", "constant, linear or cosine"),
         ("algo.optimizer.lr=0", "algo.optimizer.lr=0.0 must be above 0"),
         ("algo.max_tokens=4096", "no room for a prompt in model.max_model_len=2048"),

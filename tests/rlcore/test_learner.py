@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from rlcore.batch import Sample, build_rows, spread_rows, token_weights
+from rlcore.kl import KL
+from rlcore.loop import combine
 from rlcore.loss import PolicyLoss
 from rlcore.types import Sequence
 from tests.rlcore.conftest import learner_options, start_learners
@@ -14,6 +16,7 @@ from tests.rlcore.conftest import learner_options, start_learners
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PROBE = [list(range(100, 140))]
+LOSS = PolicyLoss()
 
 
 def window() -> list[Sample]:
@@ -108,12 +111,51 @@ def test_an_export_reloads_as_the_model_it_was(reference):
     assert not (reference.folder / "export.tmp").exists()
 
 
-def test_a_gradient_that_is_not_finite_ends_the_step(another, loop):
+@pytest.fixture(scope="module")
+def sharded(ray_cluster, tiny, loop):
+    """Two ranks, ZeRO 2, with the model itself as a frozen reference, before the first step."""
+    actors = loop.run(start_learners(learner_options(tiny, ranks=2, stage=2, reference=tiny)))
+    yield actors
+    loop.run(close(actors))
+
+
+async def on_every_rank(actors, weight: float | None = None, loss: PolicyLoss = LOSS, first: bool = False):
     samples = window()
-    rows = build_rows(samples, [float("nan")] * len(samples), 64)
+    weights = token_weights(samples, "trajectory_mean") if weight is None else [weight] * len(samples)
+    shares = spread_rows(build_rows(samples, weights, 24), len(actors))
+    return combine(
+        await asyncio.gather(*(a.train_step.remote(rows, loss, first) for a, rows in zip(actors, shares, strict=True)))
+    )
+
+
+@pytest.mark.parametrize("kind", ["another", "sharded"])
+def test_a_gradient_that_is_not_finite_changes_nothing_and_the_next_step_is_sound(kind, reference, request, loop):
+    actors = request.getfixturevalue(kind)
 
     async def main():
-        await another[0].train_step.remote(rows, PolicyLoss())
+        if kind == "another":
+            await actors[0].load.remote(str(reference.folder / "checkpoint"))
+        before = await asyncio.gather(*(a.score.remote(PROBE) for a in actors))
+        bad = await on_every_rank(actors, float("nan"))
+        after = await asyncio.gather(*(a.score.remote(PROBE) for a in actors))
+        return before, bad, after, await on_every_rank(actors)
 
-    with pytest.raises(FloatingPointError, match="gradient norm is nan"):
-        loop.run(main())
+    before, bad, after, sound = loop.run(main())
+    assert bad["nonfinite"] == 1 and after == before
+    # the step that the reference took next from these weights, with the learning rate it had
+    wanted = reference.figures[1 if kind == "another" else 0]
+    assert sound["nonfinite"] == 0
+    assert {k: sound[k] for k in wanted} == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+def test_the_first_step_is_checked_to_be_on_policy_and_at_distance_zero_from_its_reference(tiny, ray_cluster, loop):
+    async def main():
+        actors = await start_learners(learner_options(tiny, ranks=1, stage=3, reference=tiny))
+        figures = await on_every_rank(actors, loss=PolicyLoss(kl=KL(0.1, "k3")), first=True)
+        moved = await on_every_rank(actors, loss=PolicyLoss(kl=KL(0.1, "k3")))
+        await close(actors)
+        return figures, moved
+
+    figures, moved = loop.run(main())
+    assert figures["kl"] == pytest.approx(0.0, abs=1e-6) and figures["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+    assert moved["kl"] > 1e-6 and moved["loss"] == pytest.approx(moved["policy_loss"] + moved["kl_loss"], abs=1e-6)
