@@ -128,34 +128,35 @@ async def on_every_rank(actors, weight: float | None = None, loss: PolicyLoss = 
     )
 
 
-@pytest.mark.parametrize("kind", ["another", "sharded"])
-def test_a_gradient_that_is_not_finite_changes_nothing_and_the_next_step_is_sound(kind, reference, request, loop):
-    actors = request.getfixturevalue(kind)
-
+def test_a_gradient_that_is_not_finite_changes_nothing_and_the_next_step_is_sound(reference, another, loop):
     async def main():
-        if kind == "another":
-            await actors[0].load.remote(str(reference.folder / "checkpoint"))
-        before = await asyncio.gather(*(a.score.remote(PROBE) for a in actors))
-        bad = await on_every_rank(actors, float("nan"))
-        after = await asyncio.gather(*(a.score.remote(PROBE) for a in actors))
-        return before, bad, after, await on_every_rank(actors)
+        await another[0].load.remote(str(reference.folder / "checkpoint"))
+        before = await another[0].score.remote(PROBE)
+        bad = await on_every_rank(another, float("nan"))
+        return bad, await another[0].score.remote(PROBE) == before, await on_every_rank(another)
 
-    before, bad, after, sound = loop.run(main())
-    assert bad["nonfinite"] == 1 and after == before
-    # the step that the reference took next from these weights, with the learning rate it had
-    wanted = reference.figures[1 if kind == "another" else 0]
-    assert sound["nonfinite"] == 0
+    bad, unchanged, sound = loop.run(main())
+    assert bad["nonfinite"] == 1 and unchanged and sound["nonfinite"] == 0
+    wanted = reference.figures[1]  # the step that follows the checkpoint, with its learning rate
     assert {k: sound[k] for k in wanted} == pytest.approx(wanted, rel=1e-4, abs=1e-6)
 
 
-def test_the_first_step_is_checked_to_be_on_policy_and_at_distance_zero_from_its_reference(tiny, ray_cluster, loop):
-    async def main():
-        actors = await start_learners(learner_options(tiny, ranks=1, stage=3, reference=tiny))
-        figures = await on_every_rank(actors, loss=PolicyLoss(kl=KL(0.1, "k3")), first=True)
-        moved = await on_every_rank(actors, loss=PolicyLoss(kl=KL(0.1, "k3")))
-        await close(actors)
-        return figures, moved
+def test_sharded_ranks_start_on_policy_at_their_reference_and_skip_what_is_not_finite(reference, sharded, loop):
+    """At distance zero k3 has no gradient: the first step is the reference's without a KL term."""
+    with_kl = PolicyLoss(kl=KL(0.1, "k3"))
 
-    figures, moved = loop.run(main())
-    assert figures["kl"] == pytest.approx(0.0, abs=1e-6) and figures["kl_loss"] == pytest.approx(0.0, abs=1e-6)
-    assert moved["kl"] > 1e-6 and moved["loss"] == pytest.approx(moved["policy_loss"] + moved["kl_loss"], abs=1e-6)
+    async def main():
+        first = await on_every_rank(sharded, loss=with_kl, first=True)
+        before = await asyncio.gather(*(a.score.remote(PROBE) for a in sharded))
+        bad = await on_every_rank(sharded, float("nan"), with_kl)
+        unchanged = await asyncio.gather(*(a.score.remote(PROBE) for a in sharded)) == before
+        return first, bad, unchanged, await on_every_rank(sharded, loss=with_kl)
+
+    first, bad, unchanged, second = loop.run(main())
+    wanted = reference.figures[0]
+    assert {k: first[k] for k in wanted} == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6) and first["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+    assert bad["nonfinite"] == 1 and unchanged
+    assert second["lr"] == pytest.approx(reference.figures[1]["lr"]) and second["kl"] > 1e-6
+    assert second["policy_loss"] == pytest.approx(reference.figures[1]["loss"], rel=1e-4, abs=1e-6)
+    assert second["loss"] == pytest.approx(second["policy_loss"] + second["kl_loss"], abs=1e-6)

@@ -19,7 +19,7 @@ from rlcore.window import group_advantages, training_samples
 from tests.rlcore.test_config import composed
 
 VOCABULARY, START, TARGET = 6, 0, (2, 4, 1)
-GROUPS, SIZE = 4, 8
+GROUPS, SIZE = 2, 8
 
 
 def sample(table: torch.Tensor, version: int, generator: torch.Generator) -> list[Group]:
@@ -43,20 +43,20 @@ def sample(table: torch.Tensor, version: int, generator: torch.Generator) -> lis
 
 def chance_of_target(table: torch.Tensor) -> float:
     logp = torch.log_softmax(table, -1)
-    return math.exp(sum(float(logp[a, b]) for a, b in zip((START, *TARGET), TARGET, strict=False)))
+    return math.exp(sum(logp[a, b].item() for a, b in zip((START, *TARGET), TARGET, strict=False)))
 
 
 def k1(trajectory: Trajectory, reference: float) -> float:
     return sum(lp - reference for lp in trajectory.sequences[0].rollout_logprobs[1:])
 
 
-def learn(algo, sign: float = 1.0, steps: int = 30, lag: int = 0) -> float:
+def learn(algo, sign: float = 1.0, steps: int = 20, lag: int = 0) -> float:
     """The probability of TARGET after training from a uniform table. `lag`: replies come from weights so many steps old."""
     loss = policy_loss(algo)
     generator = torch.Generator().manual_seed(0)
     table = torch.zeros(VOCABULARY, VOCABULARY, requires_grad=True)
     uniform = -math.log(VOCABULARY)
-    optimizer = torch.optim.Adam([table], lr=0.3)
+    optimizer = torch.optim.Adam([table], lr=0.5)
     past = [table.detach().clone()]
     for step in range(steps):
         groups = sample(past[max(0, step - lag)], step, generator)
@@ -90,7 +90,7 @@ ALGORITHMS = {
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_optimum_is_found_and_with_the_sign_turned_it_is_not(name):
     assert learn(ALGORITHMS[name]) > 0.9
-    assert learn(ALGORITHMS[name], sign=-1.0, steps=10) < 1 / VOCABULARY**3
+    assert learn(ALGORITHMS[name], sign=-1.0, steps=5) < 1 / VOCABULARY**3
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_the_optimum_is_found_and_with_the_sign_turned_it_is_not(name):
     ids=["ratio", "truncate", "geometric_mask"],
 )
 def test_replies_of_older_weights_lead_there_too(algo):
-    assert learn(algo, lag=2, steps=40) > 0.9
+    assert learn(algo, lag=2, steps=25) > 0.9
 
 
 def test_a_strong_kl_term_holds_the_policy_at_its_reference():

@@ -125,7 +125,8 @@ class FakeRuntime:
     """Rollouts that always differ, a learner whose gradients have the given norms, and a count of pushes."""
 
     def __init__(self, norms, **changes):
-        self.config = replace(CONFIG, algo=replace(ALGO, **changes))
+        # the fake rollouts are all of version 0
+        self.config = replace(CONFIG, algo=replace(ALGO, checkpoint_every=0, max_staleness=9, **changes))
         self.norms, self.pushes, self.version = iter(norms), 0, 0
         self.first: list[bool] = []
         self.learners = [SimpleNamespace(train_step=remote(self.step))]
@@ -153,7 +154,7 @@ def run_training(runtime, folder):
 
 
 def test_a_gradient_that_is_not_finite_is_counted_and_dumped_and_training_goes_on(tmp_path):
-    runtime = FakeRuntime([1.0, math.nan, 1.0, math.inf], steps=4, checkpoint_every=0)
+    runtime = FakeRuntime([1.0, math.nan, 1.0, math.inf], steps=4)
     logged = run_training(runtime, tmp_path)
     assert [f["nonfinite"] for f in logged] == [0.0, 1.0, 0.0, 1.0] and runtime.pushes == 4
     assert runtime.first == [True, False, False, False]
@@ -164,7 +165,7 @@ def test_a_gradient_that_is_not_finite_is_counted_and_dumped_and_training_goes_o
 
 
 def test_a_run_of_such_steps_ends_before_the_push(tmp_path):
-    runtime = FakeRuntime([1.0, math.nan, math.nan], steps=9, checkpoint_every=0, max_nonfinite_steps=2)
+    runtime = FakeRuntime([1.0, math.nan, math.nan], steps=9, max_nonfinite_steps=2)
     with pytest.raises(RunFailed, match="2 steps in a row had a gradient that is not finite; see .*nonfinite"):
         run_training(runtime, tmp_path)
     assert runtime.pushes == 2  # of the sound step and of the first skipped one, whose weights are those of the sound one

@@ -102,9 +102,10 @@ def test_the_gradient_does_not_depend_on_how_the_window_is_cut(model, aggregatio
     samples = [Sample(s, (-1.0) ** i * (0.5 + i), i) for i, s in enumerate(sequences)]
     weights = token_weights(samples, aggregation, 16)
     whole = gradient(model, samples, weights, 1000, loss)
-    assert whole.abs().max() > 1e-3
+    assert whole.norm() > 1e-2
     for budget in (40, 16, 1):
-        torch.testing.assert_close(gradient(model, samples, weights, budget, loss), whole, rtol=1e-5, atol=1e-7)
+        difference = gradient(model, samples, weights, budget, loss) - whole
+        assert difference.norm() < 1e-5 * whole.norm()
 
 
 def test_poison_in_every_masked_slot_and_a_sequence_without_a_sampled_token_change_nothing(model):
