@@ -8,6 +8,7 @@ import torch
 from recipes.minimal import check_default, train_step
 from rlcore.batch import build_rows, token_weights
 from rlcore.errors import ConfigError
+from rlcore.kl import KL
 from rlcore.loss import TrainedTokens, policy_loss, token_logprobs
 from rlcore.types import Group, Query, Sequence, Trajectory, scored
 from rlcore.window import group_advantages, training_samples
@@ -58,10 +59,10 @@ def test_the_specification_and_the_packed_path_agree_on_loss_and_gradient(model,
 
 def test_other_algorithms_are_refused():
     check_default(ALGO)
-    for override, message in [
-        ("algo=gspo", "recipes.minimal has algo.ratio=token only"),
-        ("algo.kl.coef=0.1", "algo.kl.coef=0.1: recipes.minimal has algo.kl.coef=0.0 only"),
-        ("algo.aggregation=sequence_mean", "token_mean or trajectory_mean"),
+    for changes, message in [
+        ({"ratio": "sequence"}, "recipes.minimal has algo.ratio=token only"),
+        ({"kl": KL(0.1)}, "algo.kl.coef=0.1: recipes.minimal has algo.kl.coef=0.0 only"),
+        ({"aggregation": "sequence_mean"}, "token_mean or trajectory_mean"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            check_default(composed(override).algo)
+            check_default(replace(ALGO, **changes))
