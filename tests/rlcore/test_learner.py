@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlcore.batch import Sample, build_rows, spread_rows, token_weights
+from rlcore.batch import Sample, build_rows, spread_rows, token_weights, whole_row
 from rlcore.kl import KL
 from rlcore.loop import combine
 from rlcore.loss import PolicyLoss
@@ -146,6 +146,8 @@ def test_sharded_ranks_start_on_policy_at_their_reference_and_skip_what_is_not_f
     with_kl = PolicyLoss(kl=KL(0.1, "k3"))
 
     async def main():
+        (held,) = await sharded[1].score_reference.remote([whole_row(PROBE[0])])
+        assert [held] == await sharded[1].score.remote(PROBE)
         first = await on_every_rank(sharded, loss=with_kl, first=True)
         before = await asyncio.gather(*(a.score.remote(PROBE) for a in sharded))
         bad = await on_every_rank(sharded, float("nan"), with_kl)
