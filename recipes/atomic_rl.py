@@ -40,10 +40,8 @@ async def run_rl(
 
 
 async def _run(runtime: Runtime, state: RunState, drawn: list[Query], held: list[Query], run_dir: Path) -> None:
-    config, algo = runtime.config, runtime.config.algo
-    await asyncio.gather(
-        runtime.start_rollouts(), runtime.start_learner(config.model.path, algo.optimizer, algo.steps, algo.temperature)
-    )
+    config = runtime.config
+    await asyncio.gather(runtime.start_rollouts(), runtime.start_policy_learner(config.model.path))
     if config.resume is not None:
         await load_checkpoint(config.resume, runtime.learners, config.cluster.start_timeout_s)
         runtime.version = state.version - 1  # the push below puts the restored weights into service under their own version

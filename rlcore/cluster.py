@@ -95,7 +95,8 @@ def memory_estimate(c: Config) -> list[str]:
     weights = parameters * (4 if c.model.dtype == "float32" else 2)
     moments, gradients = parameters * 8 / (ranks if stage >= 1 else 1), parameters * 4 / (ranks if stage >= 2 else 1)
     master = parameters * 4 / (ranks if stage >= 1 else 1) if c.model.dtype == "bfloat16" else 0.0
-    learner = weights / (ranks if stage >= 3 else 1) + gradients + moments + master
+    reference = weights if c.algo.kl.coef else 0.0  # a whole copy on every rank
+    learner = weights / (ranks if stage >= 3 else 1) + gradients + moments + master + reference
     gib = 2.0**30
     return [
         f"memory: engine {weights / gib:.2f} GiB + KV cache {c.cluster.kv_cache_gib} GiB; "

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
+from rlcore.algo_config import OptimizerConfig
 from rlcore.cluster import start_ray, start_service
-from rlcore.config import Config, OptimizerConfig
+from rlcore.config import Config
 from rlcore.errors import ConfigError, deadline
 from rlcore.judge_actors import Judges
 from rlcore.judge_config import chosen_judges
@@ -118,7 +119,24 @@ class Runtime:
             }
             self.environment = build(Target(self.config.env.target, self.config.env.args), **self._services)
 
-    async def start_learner(self, model: str, optimizer: OptimizerConfig, steps: int, temperature: float) -> None:
+    async def start_policy_learner(self, model: str) -> None:
+        """Learner ranks for RL from `model`, with the frozen reference that a KL term needs. Says what the reference is."""
+        algo = self.config.algo
+        reference = (algo.kl.reference or model) if algo.kl.coef else None
+        await self.start_learner(model, algo.optimizer, algo.steps, algo.temperature, reference)
+        if reference is not None:
+            same = " (the start of this training)" if reference == model else ""
+            console.print(
+                f"reference: {reference}{same}, a frozen copy on every rank; {algo.kl.estimator} in the {algo.kl.where}"
+            )
+        elif algo.kl.reference is not None:
+            console.print(f"algo.kl.reference={algo.kl.reference} is not used: algo.kl.coef is 0", style="yellow", markup=False)
+        if algo.kl.in_loss and algo.kl.estimator == "k1":
+            console.print("algo.kl.estimator=k1 in the loss restrains nothing: its gradient is zero on average", style="yellow")
+
+    async def start_learner(
+        self, model: str, optimizer: OptimizerConfig, steps: int, temperature: float, reference: str | None = None
+    ) -> None:
         """Learner ranks with fresh optimizer state for `model`; earlier ranks are ended. See `connect`."""
         import ray
 
@@ -143,6 +161,7 @@ class Runtime:
             threads=k.learner_threads,
             trust_remote_code=c.model.trust_remote_code,
             train_layers=c.model.train_layers,
+            reference=reference,
         )
         self.learners = start_learner_actors(options, k.learner_cpus)
         async with deadline("starting the learner", k.start_timeout_s, "cluster.start_timeout_s"):

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.batch import Sample, token_weights
+from rlcore.batch import Sample, build_rows, token_weights
 from rlcore.config import SftConfig
 from rlcore.environment import Message
+from rlcore.errors import RunFailed
 from rlcore.loop import optimizer_step
 from rlcore.metrics import MetricsWriter, console
 from rlcore.policy import ChatRenderer
@@ -68,8 +69,10 @@ async def fine_tune(
     batches = epochs([kind for _, kind in kept], config.batch_size, runtime.config.seed)
     for step in range(1, config.steps + 1):
         samples = [Sample(kept[i][0], 1.0, n) for n, i in enumerate(next(batches))]
-        weights = token_weights(samples, config.aggregation)
-        figures = await optimizer_step(runtime, samples, weights, config.row_tokens, loss=None)
+        rows = build_rows(samples, token_weights(samples, config.aggregation), config.row_tokens)
+        figures = await optimizer_step(runtime, rows, loss=None)
+        if figures["nonfinite"]:
+            raise RunFailed(f"sft: the gradient of step {step} is not finite ({figures['grad_norm']})")
         figures["tokens_per_s"] = figures["row_tokens"] / figures["train_s"]
         metrics.log(figures, "sft", step)
         if step % max(1, config.steps // 20) == 0 or step == 1:
