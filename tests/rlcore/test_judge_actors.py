@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
+from rlcore.errors import InfrastructureFailure
 from rlcore.judge_actors import Judges
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, JudgeLimitsConfig, LocalJudgeConfig
 from rlcore.targets import Target
 from rlcore.types import Outcome, Query, RewardResult, Trajectory
 
 RATED = "tests.rlcore.judged_rewards.Rated"
-MINUTE_S = 4.0
+MINUTE_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def config(server: Server, cache: Path, **changes: Any) -> JudgeConfig:
     values: dict[str, Any] = {
-        "endpoints": {"main": JudgeEndpointConfig(server.url, "stub")}, "limits": JudgeLimitsConfig(16, 60),
+        "endpoints": {"main": JudgeEndpointConfig(server.url, "stub")}, "limits": JudgeLimitsConfig(16, 100),
         "timeout_s": 2.0, "budget_s": 100.0, "breaker_failures": 50, "cache": str(cache),
     }  # fmt: skip
     return JudgeConfig(**(values | changes))
@@ -127,6 +128,21 @@ async def score_all(judges: Judges, count: int, workers: int, args: dict[str, An
         return list(await scoring)
     finally:
         await pool.close()
+
+
+def test_figures_of_every_judge_by_name_and_none_of_one_that_is_lost() -> None:
+    class Proxy:
+        def __init__(self, error: Exception | None = None) -> None:
+            self.error = error
+
+        async def stats(self) -> dict[str, float]:
+            if self.error is not None:
+                raise self.error
+            return {"asked": 2.0, "write/holistic/asked": 1.0}
+
+    judges = Judges({})
+    judges.proxies = {"good": Proxy(), "lost": Proxy(InfrastructureFailure("no replica lives"))}  # type: ignore[dict-item]
+    assert asyncio.run(judges.figures()) == {"judge/good/asked": 2.0, "judge/good/write/holistic/asked": 1.0}
 
 
 @pytest.mark.slow
@@ -163,7 +179,7 @@ def test_four_workers_faults_and_a_killed_actor(cluster: None, tmp_path: Path) -
         print(f"{server.most} at once, {server.most_in(MINUTE_S)} in the fullest minute, {len(twice)} answered twice; {figures}")
         assert all(value == expected for value, expected in scored)
         assert len(scored) >= 195 and all(reasons)
-        assert server.most <= 16 and server.most_in(MINUTE_S) <= 60
+        assert server.most <= 16 and server.most_in(MINUTE_S) <= 100
         # answered as the actor died, or a re-ask after "Good!", which counts as an answer of its own
         assert len(twice) <= 16
         assert figures["judge/judge/toy/rate/asked"] > 0 and figures["judge/judge/endpoint/main/requests"] > 0
