@@ -3,10 +3,10 @@
     python -m tools.bench_judge_pool --calls 1000
 
 Prints one JSON line for each measurement. Overhead is a call's time less what the server says it took (`http_ms`: HTTP and the
-event loop included) and less the whole request (`pool_ms`: key, cache on disk, limits, choice of endpoint), with as many calls in
-flight as are allowed; `cpu_ms` is this process's CPU time by the call. The limits are those of a minute of `--minute` seconds; on a
-machine where a request takes longer than 4 % of it to reach the server, its count may exceed them. How they hold on a virtual
-clock, with faults and slow judges: tests/rlcore/test_judge_limits.py and test_judge_pool.py.
+event loop included) and less the whole request (`pool_ms`: key, cache on disk, limits, choice of endpoint), with as many calls
+in flight as are allowed; `cpu_ms` is this process's CPU time by the call. The limits are those of a minute of `--minute` seconds;
+where a request takes longer than 4 % of that to reach the server, its count may exceed them. How they hold on a virtual clock,
+with faults and slow judges: tests/rlcore/test_judge_limits.py and test_judge_pool.py.
 """
 
 from __future__ import annotations
