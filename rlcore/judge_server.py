@@ -1,12 +1,14 @@
 """A judge of our own: vLLM's OpenAI server as a process of one Ray actor.
 
-The process has a group of its own and ends with its parent, whatever happens to that: the kernel tells it (this file, run as a
-program, asks for that and then becomes the server).
+    actor (JudgeServer) --> watcher (this file as a program) --> vLLM's server --> its engine
+
+The three processes are a group of their own, and end with the actor, whatever happens to that: the kernel tells the watcher.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import secrets
@@ -52,7 +54,7 @@ class JudgeServer:
             async with asyncio.timeout(timeout_s), httpx.AsyncClient(timeout=5.0) as client:
                 while not await _healthy(client, f"http://{host}:{port}/health"):
                     if self._process.poll() is not None:
-                        raise ConfigError(f"the judge's server ended with {self._process.returncode}: {self._last_lines()}")
+                        raise ConfigError(f"the judge's server ended: {self._last_lines()}")
                     await asyncio.sleep(0.3)
         except BaseException as error:
             await self.stop()
@@ -85,8 +87,9 @@ class JudgeServer:
 
 
 def launch(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
-    """This file as a program, which becomes the server."""
-    return [sys.executable, "-m", __name__, str(os.getpid()), *server_arguments(c, host, port)]
+    """This file as a program that watches over the server."""
+    server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *server_arguments(c, host, port)]
+    return [sys.executable, "-m", __name__, str(os.getpid()), *server]
 
 
 def server_arguments(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
@@ -138,14 +141,26 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-def become_server(parent: int, arguments: list[str]) -> None:
-    """Turn this process into the server, which gets a SIGTERM when its parent ends (on Linux)."""
+def watch(parent: int, command: list[str]) -> None:
+    """Run the server; when it ends, or the parent does, or somebody asks for it, end all of its group, this process included.
+
+    The kernel's SIGTERM at a parent's death (Linux only) reaches this process alone, and vLLM's engine outlives its front end.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if os.getppid() != parent:  # it ended before it could be watched
         sys.exit(1)
-    os.execv(sys.executable, [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments])
+    server = subprocess.Popen(command)
+    try:
+        print(f"the server's exit status: {server.wait()}", file=sys.stderr, flush=True)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(STOP_S / 2)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    become_server(int(sys.argv[1]), sys.argv[2:])
+    watch(int(sys.argv[1]), sys.argv[2:])
