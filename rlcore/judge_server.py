@@ -1,15 +1,14 @@
 """A judge of our own: vLLM's OpenAI server as a process of one Ray actor.
 
-    actor (JudgeServer) --> watcher (this file as a program) --> vLLM's server --> its engine
+    actor (JudgeServer) --stdin--> vLLM's server --> its engine
+                                              +----> watcher (this file as a program)
 
-The three processes are a group of their own, and end with the actor, whatever happens to that: the kernel tells the watcher.
+They are a group of processes of their own and end with the actor, whatever happens to that: the watcher sees its pipe close.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import os
 import secrets
 import signal
@@ -17,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import httpx
@@ -26,7 +26,6 @@ from rlcore.judge_config import LocalJudgeConfig
 
 STOP_S = 10.0
 LAST_LINES = 15
-PR_SET_PDEATHSIG = 1
 
 
 class JudgeServer:
@@ -47,14 +46,14 @@ class JudgeServer:
             port = free.getsockname()[1]
         command = launch(self._config, host, port)
         environment = {**os.environ, **server_environment(self._config), "VLLM_API_KEY": key}
-        self._process = subprocess.Popen(  # noqa: ASYNC220 - the kernel watches the thread that starts it: it has to be this one
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+        self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
+            command, env=environment, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, start_new_session=True
         )
         try:
             async with asyncio.timeout(timeout_s), httpx.AsyncClient(timeout=5.0) as client:
                 while not await _healthy(client, f"http://{host}:{port}/health"):
                     if self._process.poll() is not None:
-                        raise ConfigError(f"the judge's server ended: {self._last_lines()}")
+                        raise ConfigError(f"the judge's server ended with {self._process.returncode}: {self._last_lines()}")
                     await asyncio.sleep(0.3)
         except BaseException as error:
             await self.stop()
@@ -65,19 +64,16 @@ class JudgeServer:
 
     async def stop(self) -> None:
         """End the server and its children."""
-        process = self._process
+        process, self._process = self._process, None
         if process is None:
             return
-        for sign in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, sign)
-            except ProcessLookupError:  # the whole group has ended
-                break
-            for _ in range(int(STOP_S / 0.1)):
-                if process.poll() is not None and not _group_lives(process.pid):
-                    break
-                await asyncio.sleep(0.1)
-        self._process = None
+        assert process.stdin is not None
+        process.stdin.close()  # the watcher's sign
+        until = time.monotonic() + STOP_S
+        while (process.poll() is None or _group_lives(process.pid)) and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        if _group_lives(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
 
     def _last_lines(self) -> str:
         self._log.seek(0, os.SEEK_END)
@@ -87,9 +83,16 @@ class JudgeServer:
 
 
 def launch(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
-    """This file as a program that watches over the server."""
-    server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *server_arguments(c, host, port)]
-    return [sys.executable, "-m", __name__, str(os.getpid()), *server]
+    """This file as a program, which becomes the server."""
+    return [
+        sys.executable,
+        "-m",
+        __name__,
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        *server_arguments(c, host, port),
+    ]
 
 
 def server_arguments(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
@@ -141,26 +144,24 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-def watch(parent: int, command: list[str]) -> None:
-    """Run the server; when it ends, or the parent does, or somebody asks for it, end all of its group, this process included.
+def become_server(command: list[str]) -> None:
+    """Turn this process into the server; a child of it watches the actor's end of stdin, and ends the group when that closes.
 
-    The kernel's SIGTERM at a parent's death (Linux only) reaches this process alone, and vLLM's engine outlives its front end.
+    Ray kills an actor's children with it, and nobody else: the watcher has to be a grandchild, and to end the server's children,
+    which would outlive it.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if os.getppid() != parent:  # it ended before it could be watched
-        sys.exit(1)
-    server = subprocess.Popen(command)
-    try:
-        print(f"the server's exit status: {server.wait()}", file=sys.stderr, flush=True)
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-        server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(STOP_S / 2)
-        os.killpg(os.getpgrp(), signal.SIGKILL)
+    server = os.getpid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.stdin.buffer.read()  # ends when the actor does
+        os.killpg(0, signal.SIGTERM)
+        until = time.monotonic() + STOP_S / 2
+        while os.getppid() == server and time.monotonic() < until:
+            time.sleep(0.1)
+        os.killpg(0, signal.SIGKILL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.execvp(command[0], command)
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), sys.argv[2:])
+    become_server(sys.argv[1:])

@@ -217,12 +217,13 @@ def test_a_real_judge_behind_vllms_server(cluster: None, tiny: str) -> None:
         assert figures["judge/judge/prompt_tokens"] > 0 and figures["judge/judge/latency_p50_s"] > 0
         (server,) = judges._servers
         (actor,) = server._in_flight
-        (program,) = [
+        named = [
             p
             for p in psutil.process_iter(["cmdline"])
             if {"vllm.entrypoints.openai.api_server", tiny} <= set(p.info["cmdline"] or [])
         ]
-        members = [program, *program.children(recursive=True)]
+        members = {q for p in named for q in [p, *p.children(recursive=True)]}
+        assert len(members) >= 3  # server, watcher, engine
         ray.kill(actor)  # a run that dies: nobody stops the server
         psutil.wait_procs(members, timeout=30)
         assert not [p for p in members if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
