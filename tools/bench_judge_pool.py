@@ -49,8 +49,12 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # the default of 5 drops connections that are opened at once: they come a second later
+
+
 def _serve(port: Connection) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = _Server(("127.0.0.1", 0), _Handler)
     port.send(server.server_port)
     server.serve_forever()
 

@@ -48,7 +48,7 @@ def right(text: str) -> int:
 class Server(ThreadingHTTPServer):
     """Rates a text by its number, and misbehaves as `faults` says: (share, status, headers, body)."""
 
-    daemon_threads = True
+    daemon_threads, request_queue_size = True, 128
 
     def __init__(self, faults: list[tuple[float, int, dict[str, str], str]]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
