@@ -264,7 +264,7 @@ def start_service(
 
     retries = -1 if restarts else 0  # of a call: for as long as there is a replica to come
     options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": restarts, "max_task_retries": retries}
-    actor = ray.remote(max_concurrency=1024, **options)(Service)
+    actor = ray.remote(max_concurrency=4096, **options)(Service)
     env = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     actor = actor.options(runtime_env={"env_vars": env})
     return ServiceProxy(name, [actor.remote(target, args) for _ in range(replicas)], timeout_s)

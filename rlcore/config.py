@@ -13,7 +13,7 @@ from typing import Any
 
 from rlcore.algo_config import AlgoConfig, OptimizerConfig, check_aggregation, check_algo, check_optimizer
 from rlcore.errors import ConfigError
-from rlcore.judge_config import JudgeConfig, RewardConfig, check_judges
+from rlcore.judge_config import JudgeConfig, RewardConfig, check_judges, check_keys
 from rlcore.targets import Target
 from rlcore.typed import convert, one_of
 
@@ -273,9 +273,9 @@ def check_files(c: Config) -> None:
     """Refuse a model folder that is not there, and whatever the environment's own preflight finds."""
     from rlcore.targets import build, resolve
 
+    hint = c.model.build_hint
     if c.model.local and not (Path(c.model.path) / "config.json").is_file():
-        hint = f"; build it with `{c.model.build_hint}`" if c.model.build_hint else ""
-        raise ConfigError(f"model.path={c.model.path!r} holds no model{hint}")
+        raise ConfigError(f"model.path={c.model.path!r} holds no model" + (f"; build it with `{hint}`" if hint else ""))
     if c.model.local and c.model.train_layers is not None:
         layers = json.loads((Path(c.model.path) / "config.json").read_text())["num_hidden_layers"]
         if not 1 <= c.model.train_layers <= layers:
@@ -287,5 +287,6 @@ def check_files(c: Config) -> None:
         raise ConfigError(f"algo.kl.reference={reference!r} holds no model")
     for spec in [c.env.target, c.env.queries.target, c.env.reward.target, *(s.target for s in c.env.services.values())]:
         resolve(spec)
+    check_keys(c.env.reward)
     if c.env.preflight is not None:
         build(c.env.preflight)

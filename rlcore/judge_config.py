@@ -133,6 +133,13 @@ def check_judges(reward: RewardConfig, reward_timeout_s: float) -> None:
             )
 
 
+def check_keys(reward: RewardConfig) -> None:
+    """Raises ConfigError when the environment lacks the key of an endpoint."""
+    for judge, config in chosen_judges(reward).items():
+        for name, endpoint in config.endpoints.items():
+            read_key(f"env.reward.judges.{judge}.endpoints.{name}", endpoint)
+
+
 def read_key(name: str, endpoint: JudgeEndpointConfig) -> str | None:
     """The endpoint's key. Raises ConfigError when the environment does not hold it."""
     if endpoint.key_env is None:

@@ -1,13 +1,14 @@
 """A judge of our own: vLLM's OpenAI server as a process of one Ray actor.
 
-The process has a group of its own and ends with its parent, whatever happens to that: the kernel tells it (this file, run as a
-program, asks for that and then becomes the server).
+    actor (JudgeServer) --stdin--> vLLM's server --> its engine
+                                              +----> watcher (this file as a program)
+
+They are a group of processes of their own and end with the actor, whatever happens to that: the watcher sees its pipe close.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import secrets
 import signal
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import httpx
@@ -24,7 +26,6 @@ from rlcore.judge_config import LocalJudgeConfig
 
 STOP_S = 10.0
 LAST_LINES = 15
-PR_SET_PDEATHSIG = 1
 
 
 class JudgeServer:
@@ -45,8 +46,8 @@ class JudgeServer:
             port = free.getsockname()[1]
         command = launch(self._config, host, port)
         environment = {**os.environ, **server_environment(self._config), "VLLM_API_KEY": key}
-        self._process = subprocess.Popen(  # noqa: ASYNC220 - the kernel watches the thread that starts it: it has to be this one
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+        self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
+            command, env=environment, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, start_new_session=True
         )
         try:
             async with asyncio.timeout(timeout_s), httpx.AsyncClient(timeout=5.0) as client:
@@ -63,19 +64,16 @@ class JudgeServer:
 
     async def stop(self) -> None:
         """End the server and its children."""
-        process = self._process
+        process, self._process = self._process, None
         if process is None:
             return
-        for sign in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, sign)
-            except ProcessLookupError:  # the whole group has ended
-                break
-            for _ in range(int(STOP_S / 0.1)):
-                if process.poll() is not None and not _group_lives(process.pid):
-                    break
-                await asyncio.sleep(0.1)
-        self._process = None
+        assert process.stdin is not None
+        process.stdin.close()  # the watcher's sign
+        until = time.monotonic() + STOP_S
+        while (process.poll() is None or _group_lives(process.pid)) and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        if _group_lives(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
 
     def _last_lines(self) -> str:
         self._log.seek(0, os.SEEK_END)
@@ -86,7 +84,15 @@ class JudgeServer:
 
 def launch(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
     """This file as a program, which becomes the server."""
-    return [sys.executable, "-m", __name__, str(os.getpid()), *server_arguments(c, host, port)]
+    return [
+        sys.executable,
+        "-m",
+        __name__,
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        *server_arguments(c, host, port),
+    ]
 
 
 def server_arguments(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
@@ -138,14 +144,24 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-def become_server(parent: int, arguments: list[str]) -> None:
-    """Turn this process into the server, which gets a SIGTERM when its parent ends (on Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before it could be watched
-        sys.exit(1)
-    os.execv(sys.executable, [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments])
+def become_server(command: list[str]) -> None:
+    """Turn this process into the server; a child of it watches the actor's end of stdin, and ends the group when that closes.
+
+    Ray kills an actor's children with it, and nobody else: the watcher has to be a grandchild, and to end the server's children,
+    which would outlive it.
+    """
+    server = os.getpid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.stdin.buffer.read()  # ends when the actor does
+        os.killpg(0, signal.SIGTERM)
+        until = time.monotonic() + STOP_S / 2
+        while os.getppid() == server and time.monotonic() < until:
+            time.sleep(0.1)
+        os.killpg(0, signal.SIGKILL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.execvp(command[0], command)
 
 
 if __name__ == "__main__":
-    become_server(int(sys.argv[1]), sys.argv[2:])
+    become_server(sys.argv[1:])

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
+from rlcore.errors import InfrastructureFailure
 from rlcore.judge_actors import Judges
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, JudgeLimitsConfig, LocalJudgeConfig
 from rlcore.targets import Target
 from rlcore.types import Outcome, Query, RewardResult, Trajectory
 
 RATED = "tests.rlcore.judged_rewards.Rated"
-MINUTE_S = 4.0
+MINUTE_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def right(text: str) -> int:
 class Server(ThreadingHTTPServer):
     """Rates a text by its number, and misbehaves as `faults` says: (share, status, headers, body)."""
 
-    daemon_threads = True
+    daemon_threads, request_queue_size = True, 128
 
     def __init__(self, faults: list[tuple[float, int, dict[str, str], str]]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -92,8 +93,10 @@ class Handler(BaseHTTPRequestHandler):
         with server.lock:
             server.open -= 1
             server.answered[text] += fault is None
-        if status == 0:  # hangs
-            time.sleep(5)
+        if status == 0:  # hangs, until the client has given up
+            time.sleep(3)
+            self.close_connection = True
+            return
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -106,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def config(server: Server, cache: Path, **changes: Any) -> JudgeConfig:
     values: dict[str, Any] = {
-        "endpoints": {"main": JudgeEndpointConfig(server.url, "stub")}, "limits": JudgeLimitsConfig(16, 60),
+        "endpoints": {"main": JudgeEndpointConfig(server.url, "stub")}, "limits": JudgeLimitsConfig(16, 100),
         "timeout_s": 2.0, "budget_s": 100.0, "breaker_failures": 50, "cache": str(cache),
     }  # fmt: skip
     return JudgeConfig(**(values | changes))
@@ -127,6 +130,21 @@ async def score_all(judges: Judges, count: int, workers: int, args: dict[str, An
         return list(await scoring)
     finally:
         await pool.close()
+
+
+def test_figures_of_every_judge_by_name_and_none_of_one_that_is_lost() -> None:
+    class Proxy:
+        def __init__(self, error: Exception | None = None) -> None:
+            self.error = error
+
+        async def stats(self) -> dict[str, float]:
+            if self.error is not None:
+                raise self.error
+            return {"asked": 2.0, "write/holistic/asked": 1.0}
+
+    judges = Judges({})
+    judges.proxies = {"good": Proxy(), "lost": Proxy(InfrastructureFailure("no replica lives"))}  # type: ignore[dict-item]
+    assert asyncio.run(judges.figures()) == {"judge/good/asked": 2.0, "judge/good/write/holistic/asked": 1.0}
 
 
 @pytest.mark.slow
@@ -163,7 +181,7 @@ def test_four_workers_faults_and_a_killed_actor(cluster: None, tmp_path: Path) -
         print(f"{server.most} at once, {server.most_in(MINUTE_S)} in the fullest minute, {len(twice)} answered twice; {figures}")
         assert all(value == expected for value, expected in scored)
         assert len(scored) >= 195 and all(reasons)
-        assert server.most <= 16 and server.most_in(MINUTE_S) <= 60
+        assert server.most <= 16 and server.most_in(MINUTE_S) <= 100
         # answered as the actor died, or a re-ask after "Good!", which counts as an answer of its own
         assert len(twice) <= 16
         assert figures["judge/judge/toy/rate/asked"] > 0 and figures["judge/judge/endpoint/main/requests"] > 0
@@ -184,7 +202,9 @@ def test_a_real_judge_behind_vllms_server(cluster: None, tiny: str) -> None:
     import psutil
     import ray
 
-    local = LocalJudgeConfig(tiny, "float32", 512, max_num_seqs=8, threads=1)
+    # without this a random model may write blanks within the form until it is cut off
+    form = ["--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}']
+    local = LocalJudgeConfig(tiny, "float32", 512, max_num_seqs=8, threads=1, args=form)
     judges = Judges({"judge": JudgeConfig(local=local, limits=JudgeLimitsConfig(8), timeout_s=200, budget_s=220)})
 
     async def main() -> None:
@@ -197,10 +217,13 @@ def test_a_real_judge_behind_vllms_server(cluster: None, tiny: str) -> None:
         assert figures["judge/judge/prompt_tokens"] > 0 and figures["judge/judge/latency_p50_s"] > 0
         (server,) = judges._servers
         (actor,) = server._in_flight
-        (program,) = [
-            p for p in psutil.process_iter(["cmdline"]) if {"vllm.entrypoints.openai.api_server", tiny} <= set(p.info["cmdline"])
+        named = [
+            p
+            for p in psutil.process_iter(["cmdline"])
+            if {"vllm.entrypoints.openai.api_server", tiny} <= set(p.info["cmdline"] or [])
         ]
-        members = [program, *program.children(recursive=True)]
+        members = {q for p in named for q in [p, *p.children(recursive=True)]}
+        assert len(members) >= 3  # server, watcher, engine
         ray.kill(actor)  # a run that dies: nobody stops the server
         psutil.wait_procs(members, timeout=30)
         assert not [p for p in members if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

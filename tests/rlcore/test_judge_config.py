@@ -18,6 +18,7 @@ from rlcore.judge_config import (
     LocalJudgeConfig,
     RewardConfig,
     check_judges,
+    check_keys,
     chosen_judges,
     read_key,
 )  # fmt: skip
@@ -84,6 +85,13 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         read_key("judges.judge.endpoints.main", endpoint)
     monkeypatch.setenv("THE_JUDGES_KEY", "sk-secret")
     assert read_key("", endpoint) == "sk-secret" and read_key("", JudgeEndpointConfig("http://host/v1", "big")) is None
+
+
+def test_a_missing_key_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("THE_JUDGES_KEY", raising=False)
+    judge = JudgeConfig(endpoints={"main": replace(ENDPOINT, key_env="THE_JUDGES_KEY")})
+    with pytest.raises(ConfigError, match=r"env.reward.judges.judge.endpoints.main.key_env=THE_JUDGES_KEY: no such"):
+        check_keys(RewardConfig("a.b", judges={"judge": judge}))
 
 
 def test_a_resumed_run_looks_for_answers_where_the_first_one_left_them(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -37,47 +35,44 @@ def test_arguments_on_cpu_and_gpu() -> None:
     }  # fmt: skip
 
 
-def starting(monkeypatch: pytest.MonkeyPatch, command: list[str], timeout_s: float) -> str:
-    """The error of a server that is this command instead."""
+def starting(monkeypatch: pytest.MonkeyPatch, script: str, timeout_s: float) -> str:
+    """The error of a server that is this shell script instead."""
+    command = [sys.executable, "-m", "rlcore.judge_server", "sh", "-c", script]
     monkeypatch.setattr(judge_server, "launch", lambda *_: command)
     with pytest.raises(ConfigError) as error:
         asyncio.run(JudgeServer(LocalJudgeConfig("m", "float32", 64)).start(timeout_s))
     return str(error.value)
 
 
-def test_a_server_that_ends_shows_its_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = starting(monkeypatch, ["sh", "-c", "echo out of memory >&2; exit 3"], 60)
-    assert said == "the judge's server ended with 3: out of memory"
+def living(seconds: str) -> list[psutil.Process]:
+    """The processes that sleep so many seconds."""
+    return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
+
+
+def test_a_server_that_ends_shows_its_last_lines_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = starting(monkeypatch, "(trap '' TERM; sleep 98.765) & echo out of memory >&2; exit 3", 60)
+    assert said == "the judge's server ended with 3: out of memory" and not living("98.765")
 
 
 def test_a_server_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ["sleep", "98.765"]
-    assert "did not answer within 0.5 s" in starting(monkeypatch, command, 0.5)
-    assert not [p for p in psutil.Process().children() if p.cmdline() == command]
+    assert "did not answer within 0.5 s" in starting(monkeypatch, "sleep 98.766 & wait", 0.5)
+    assert not living("98.766")
 
 
-def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
-    """A parent that is killed without a word; the child has watched it since before it became the server."""
-    child = (
-        "import os, sys, time; import rlcore.judge_server as s; "
-        "s.os.execv = lambda *_: (print('up', flush=True), time.sleep(100)); s.become_server(int(sys.argv[1]), [])"
-    )
+def test_the_whole_group_ends_with_its_parent() -> None:
+    """Parent and server are killed without a word, as Ray does; the server leaves a child behind that does not care."""
+    server = ["sh", "-c", "(trap '' TERM; echo up; sleep 98.767) & wait"]
     parent = (
-        f"import os, subprocess, sys, time; command = [sys.executable, '-c', {child!r}, str(os.getpid())]; "
-        "p = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True); "
+        f"import subprocess, sys, time; command = [sys.executable, '-m', 'rlcore.judge_server', *{server!r}]; "
+        "p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True); "
         "p.stdout.readline(); print(p.pid, flush=True); time.sleep(100)"
     )
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
-    pid = int(process.stdout.readline())
+    child = psutil.Process(int(process.stdout.readline()))
+    group = [child, *child.children(recursive=True)]
     process.kill()
+    child.kill()
     process.wait()
-    for _ in range(200):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":  # nobody has collected it yet
-            return
-        time.sleep(0.05)
-    pytest.fail("the child outlived its parent")
+    psutil.wait_procs(group, timeout=20)
+    assert len(group) >= 3 and not [p for p in group if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
