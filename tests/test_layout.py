@@ -45,7 +45,7 @@ print(*sorted(heavy & sys.modules.keys()))
 
 
 def test_recipes_start_without_what_only_a_run_needs() -> None:
-    """So that `--help`, a dry run or a wrong override answers in a second. recipes.minimal, which hides nothing, is another matter."""
+    """So that a dry run or a wrong override answers in a second (recipes.minimal, which is one flat file, takes its time)."""
     script = """
 import sys
 import recipes.curriculum, recipes.evaluate, recipes.pipeline_rl
