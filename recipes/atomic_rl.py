@@ -14,7 +14,7 @@ from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_w
 from rlcore.checkpoint import RunState, export_model, load_checkpoint, read_state, run_settings, save_checkpoint
 from rlcore.config import Config
 from rlcore.metrics import MetricsWriter, console
-from rlcore.queries import QueryCursor
+from rlcore.queries import QueryCursor, kinds_of
 from rlcore.runtime import Runtime
 from rlcore.types import Query
 
@@ -26,7 +26,8 @@ async def run_rl(
     from rlcore.loop import train  # brings torch, which a dry run does not need
 
     config = runtime.config
-    cursor = QueryCursor(drawn, config.seed, position=state.position, done=state.done)
+    kinds = kinds_of(drawn, config.env.group_by)
+    cursor = QueryCursor(drawn, config.seed, position=state.position, done=state.done, kinds=kinds)
 
     async def evaluate_at(step: int) -> None:
         await evaluate_policy(runtime, held, metrics, "heldout", step)
@@ -40,10 +41,8 @@ async def run_rl(
 
 
 async def _run(runtime: Runtime, state: RunState, drawn: list[Query], held: list[Query], run_dir: Path) -> None:
-    config, algo = runtime.config, runtime.config.algo
-    await asyncio.gather(
-        runtime.start_rollouts(), runtime.start_learner(config.model.path, algo.optimizer, algo.steps, algo.temperature)
-    )
+    config = runtime.config
+    await asyncio.gather(runtime.start_rollouts(), runtime.start_policy_learner(config.model.path))
     if config.resume is not None:
         await load_checkpoint(config.resume, runtime.learners, config.cluster.start_timeout_s)
         runtime.version = state.version - 1  # the push below puts the restored weights into service under their own version

@@ -35,7 +35,7 @@ STAGES = ("before SFT", "after SFT", "after RL")
 
 async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
     """All stages. Prints the table of held-out results and writes it, and the reports, into the run's folder."""
-    config, algo = runtime.config, runtime.config.algo
+    config = runtime.config
     metrics = metrics_writer(config, run_dir)
     try:
         await asyncio.gather(
@@ -49,7 +49,7 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
         baseline = random.Random(EVALUATION_SEED).sample(held, min(config.evaluate.baseline_queries, len(held)))
         results = [await evaluate_policy(runtime, baseline, metrics, STAGES[0], 0)]
         tuned = await run_sft(runtime, metrics, run_dir)
-        await runtime.start_learner(str(tuned), algo.optimizer, algo.steps, algo.temperature)
+        await runtime.start_policy_learner(str(tuned))
         await runtime.connect(held)
         await runtime.push()
         results.append(await evaluate_policy(runtime, held, metrics, STAGES[1], 0))

@@ -5,7 +5,7 @@
 
 Left out on purpose: asynchrony, shared prompts, packing, data parallelism, checkpoints. Every sequence is scored alone with
 full logits, so that nothing here can share a mistake with rlcore/batch.py, rlcore/loss.py or rlcore/advantage.py.
-It covers `aggregation` token_mean and trajectory_mean, and `std` sample.
+It covers the default algorithm, conf/algo/grpo.yaml, with `aggregation` token_mean or trajectory_mean; other knobs are refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import inspect
 import itertools
 import json
 import statistics
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,12 +23,13 @@ from transformers import AutoModelForCausalLM
 
 from recipes.cli import run_recipe
 from recipes.common import begin, metrics_writer, queries
-from rlcore.config import AlgoConfig, Config
+from rlcore.algo_config import AlgoConfig
+from rlcore.config import Config
 from rlcore.errors import ConfigError
 from rlcore.metrics import console
 from rlcore.model import end_token_ids, load_tokenizer, train_last_layers
 from rlcore.policy import ChatRenderer
-from rlcore.queries import QueryCursor
+from rlcore.queries import QueryCursor, kinds_of
 from rlcore.rollout import Rollouts
 from rlcore.sampling import Generation, Sampling
 from rlcore.targets import Target, build, make_reward
@@ -126,13 +128,25 @@ def train_step(
     return {"reward": statistics.fmean(rewards), "loss": total, "grad_norm": norm, "trained": float(len(work))}
 
 
+def check_default(algo: AlgoConfig) -> None:
+    """Refuse what this file does not compute."""
+    fixed = {
+        "advantage": "grpo", "std": "sample", "tied_groups": "drop", "resample_tied": 0, "truncated": "keep", "ratio": "token",
+        "surrogate": "clip", "old_logprobs": "rollout", "correction.kind": "none", "kl.coef": 0.0, "entropy_coef": 0.0,
+    }  # fmt: skip
+    for name, value in fixed.items():
+        if attrgetter(name)(algo) != value:
+            raise ConfigError(f"algo.{name}={attrgetter(name)(algo)}: recipes.minimal has algo.{name}={value} only")
+    if algo.aggregation not in ("token_mean", "trajectory_mean") or algo.dual_clip is None:
+        raise ConfigError("recipes.minimal has algo.aggregation token_mean or trajectory_mean, and a dual clip")
+
+
 def main(config: Config) -> None:
     """Train `algo.steps` steps, or as many as the replayed file holds."""
     algo = config.algo
-    if algo.aggregation == "constant" or algo.std != "sample" or algo.truncated != "keep" or algo.tied_groups != "drop":
-        raise ConfigError(
-            "recipes.minimal has aggregation token_mean or trajectory_mean, std=sample, truncated=keep, tied_groups=drop"
-        )
+    check_default(algo)
+    if config.env.reward.judges:
+        raise ConfigError(f"recipes.minimal starts no judges; env.reward.judges names {sorted(config.env.reward.judges)}")
     run_dir = begin(config, uses=("replay",))
     if run_dir is None:
         return
@@ -150,7 +164,8 @@ def main(config: Config) -> None:
             steps: Any = iter(replay_groups(config.replay))
         else:
             rollouts = _rollouts(config, engine, ChatRenderer(tokenizer, config.model.chat_template_kwargs))
-            cursor = QueryCursor(queries(config, "train"), config.seed)
+            drawn = queries(config, "train")
+            cursor = QueryCursor(drawn, config.seed, kinds=kinds_of(drawn, config.env.group_by))
             steps = (runner.run(sample_groups(rollouts, cursor, algo)) for _ in itertools.count())
         for step, groups in enumerate(itertools.islice(steps, algo.steps), 1):
             for group in optimizer.param_groups:  # linear warm-up, then constant

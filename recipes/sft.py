@@ -14,13 +14,16 @@ from rlcore.checkpoint import export_model
 from rlcore.config import Config
 from rlcore.errors import ConfigError
 from rlcore.metrics import MetricsWriter, console
+from rlcore.queries import kinds_of
 from rlcore.runtime import Runtime
 from rlcore.sft import Demonstration, fine_tune
 
 
 def demonstrations(config: Config) -> list[Demonstration]:
     """Train queries whose data holds `messages` and an `output`: the environment's reference answers."""
-    found = [Demonstration(q.data["messages"], q.data["output"]) for q in queries(config, "train") if "output" in q.data]
+    shown = [q for q in queries(config, "train") if "output" in q.data]
+    kinds = kinds_of(shown, config.env.group_by)
+    found = [Demonstration(q.data["messages"], q.data["output"], kind) for q, kind in zip(shown, kinds, strict=True)]
     if not found:
         raise ConfigError(f"env={config.env.name}: its train queries hold no 'messages' and 'output' to learn from")
     return found

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from rewards.rules import CJK
+from envs.warp.language import CJK
 
 
 def coverage(titles: Sequence[str], required: Sequence[str]) -> float:

@@ -1,16 +1,17 @@
-"""Rules that need no reference: format, language, counts and length. Every score lies in [0, 1]."""
+"""Rules that need no reference: format, language, counts and length. Every score lies in [0, 1].
+
+What a rule counts is what is left of a text after rewards/screen.py, so that repeating, padding or pasting cannot lift a short
+text into a range; what it limits is the whole text.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-Range = tuple[int, int]  # both ends included
+from envs.warp.citations import count_citations, drop_citations
+from envs.warp.language import CJK, language_ok
 
-CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")  # kana and ideographs, written without spaces
-CJK_LANGUAGES = ("zh", "ja")
-_CITE = re.compile(r"\\cite\{[^}]*\}")
-_NOT_LANGUAGE = re.compile(r"[\s\x21-\x40\x5b-\x60\x7b-\x7e]+")  # space, ASCII punctuation and digits
+Range = tuple[int, int]  # both ends included
 
 
 def format_score(valid: bool, has_thought: bool) -> float:
@@ -18,38 +19,31 @@ def format_score(valid: bool, has_thought: bool) -> float:
     return (1.0 if has_thought else 0.5) if valid else 0.0
 
 
-def language_ok(text: str, language: str) -> bool:
-    """Is the text in the query's language? Judged by its share of CJK characters, citations, ASCII digits and signs left out.
-
-    Chinese and Japanese need a share above 0.6, every other language one below 0.05 (foreign names may be quoted).
-    """
-    letters = _NOT_LANGUAGE.sub("", _CITE.sub("", text))
-    share = len(CJK.findall(letters)) / max(len(letters), 1)
-    return share > 0.6 if language in CJK_LANGUAGES else share < 0.05
-
-
 def length(text: str) -> int:
-    """Length in words, a CJK character counting as one word; citations and free-standing signs count nothing."""
-    text = _CITE.sub(" ", text)
+    """Length in words, a Chinese or Japanese character counting as one word; citations and free-standing signs count nothing."""
+    text = drop_citations(text)
     words = CJK.sub(" ", text).split()
     return len(CJK.findall(text)) + sum(any(c.isalnum() for c in word) for word in words)
 
 
 def plan_basics(nodes: Sequence[dict[str, str]], language: str, count: Range) -> float:
-    """The share that holds of two rules for planned sections {"title", "plan"}: their number, and their language."""
+    """The share that holds of two rules for planned sections {"title", "plan"}: their number (sections of the same title are one
+    for the least, and many for the most), and their language."""
     text = " ".join(f"{node['title']} {node['plan']}" for node in nodes)
-    return _share(_within(len(nodes), count), language_ok(text, language))
+    distinct = len({" ".join(node["title"].casefold().split()) for node in nodes})
+    return _share(count[0] <= distinct and len(nodes) <= count[1], language_ok(text, language))
 
 
-def write_basics(content: str, language: str, words: Range, citations: Range) -> float:
-    r"""The share that holds of three rules for a written section: length in words, number of \cite commands, language."""
+def write_basics(content: str, kept: str, language: str, words: Range, citations: Range) -> float:
+    r"""The share that holds of three rules for a written section: length in words, number of \cite commands, language.
+
+    `kept` is what is left of the content after screening: the least length and the language are asked of it.
+    """
     return _share(
-        _within(length(content), words), _within(len(_CITE.findall(content)), citations), language_ok(content, language)
+        words[0] <= length(kept) and length(content) <= words[1],
+        citations[0] <= count_citations(content) <= citations[1],
+        language_ok(drop_citations(kept), language),
     )
-
-
-def _within(value: int, limits: Range) -> bool:
-    return limits[0] <= value <= limits[1]
 
 
 def _share(*rules: bool) -> float:

@@ -12,6 +12,7 @@ Legend: T = tokens of a row, N = trained tokens of a row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rlcore.types import Sequence
 
@@ -44,6 +45,7 @@ class Row:
     weights: list[float] = field(default_factory=list)  # [N]
     advantages: list[float] = field(default_factory=list)  # [N]
     rollout_logprobs: list[float] = field(default_factory=list)  # [N]
+    samples: list[int] = field(default_factory=list)  # [N] which of the samples given to `build_rows` the token is of
     filler: bool = False  # weight zero: computed like any row so that a rank joins every collective, counted nowhere
 
     def __len__(self) -> int:
@@ -85,16 +87,16 @@ def build_rows(samples: list[Sample], weights: list[float], max_tokens: int) -> 
 
     Samples with equal prompts share one copy of it per row. Longest families first, each put where it still fits.
     """
-    families: dict[tuple[int, ...], list[tuple[Sample, float]]] = {}
-    for sample, weight in zip(samples, weights, strict=True):
+    families: dict[tuple[int, ...], list[_Member]] = {}
+    for number, (sample, weight) in enumerate(zip(samples, weights, strict=True)):
         sequence = sample.sequence
         if any(sequence.loss_mask):
             prompt = tuple(sequence.token_ids[: sequence.prompt_length])
-            families.setdefault(prompt, []).append((sample, weight))
+            families.setdefault(prompt, []).append(_Member(number, sample, weight))
     rows: list[Row] = []
     for prompt, members in sorted(families.items(), key=lambda kv: -_family_size(*kv)):
         for chunk in _cut_family(len(prompt), members, max_tokens):
-            size = len(prompt) + sum(len(s.sequence) - len(prompt) for s, _ in chunk)
+            size = _family_size(prompt, chunk)
             row = next((r for r in rows if len(r) + size <= max_tokens), None)
             if row is None:
                 row = Row()
@@ -103,16 +105,22 @@ def build_rows(samples: list[Sample], weights: list[float], max_tokens: int) -> 
     return rows
 
 
-def _family_size(prompt: tuple[int, ...], members: list[tuple[Sample, float]]) -> int:
-    return len(prompt) + sum(len(s.sequence) - len(prompt) for s, _ in members)
+class _Member(NamedTuple):
+    number: int
+    sample: Sample
+    weight: float
 
 
-def _cut_family(prompt: int, members: list[tuple[Sample, float]], max_tokens: int) -> list[list[tuple[Sample, float]]]:
+def _family_size(prompt: tuple[int, ...], members: list[_Member]) -> int:
+    return len(prompt) + sum(len(m.sample.sequence) - len(prompt) for m in members)
+
+
+def _cut_family(prompt: int, members: list[_Member], max_tokens: int) -> list[list[_Member]]:
     """Split a family that does not fit one row; each part repeats the prompt."""
-    chunks: list[list[tuple[Sample, float]]] = [[]]
+    chunks: list[list[_Member]] = [[]]
     size = prompt
     for member in members:
-        reply = len(member[0].sequence) - prompt
+        reply = len(member.sample.sequence) - prompt
         if chunks[-1] and size + reply > max_tokens:
             chunks.append([])
             size = prompt
@@ -121,14 +129,14 @@ def _cut_family(prompt: int, members: list[tuple[Sample, float]], max_tokens: in
     return chunks
 
 
-def _append_family(row: Row, prompt: tuple[int, ...], members: list[tuple[Sample, float]]) -> None:
+def _append_family(row: Row, prompt: tuple[int, ...], members: list[_Member]) -> None:
     segment = row.segments[-1] + 1 if row.segments else 0
     start = len(row)
     row.token_ids += prompt
     row.positions += range(len(prompt))
     row.segments += [segment] * len(prompt)
     row.branches += [PROMPT] * len(prompt)
-    for branch, (sample, weight) in enumerate(members):
+    for branch, (number, sample, weight) in enumerate(members):
         sequence = sample.sequence
         offset = len(row) - len(prompt)  # index of the reply's position p in the row is offset + p
         reply = range(len(prompt), len(sequence))
@@ -143,13 +151,15 @@ def _append_family(row: Row, prompt: tuple[int, ...], members: list[tuple[Sample
                 row.weights.append(weight)
                 row.advantages.append(sample.advantage)
                 row.rollout_logprobs.append(sequence.rollout_logprobs[p])
+                row.samples.append(number)
 
 
 def whole_row(token_ids: list[int]) -> Row:
     """A row of one sequence, in which every token but the first is a target of weight zero: for scoring."""
     n = len(token_ids)
     zeros = [0.0] * (n - 1)
-    return Row(token_ids, list(range(n)), [0] * n, [0] * n, list(range(n - 1)), token_ids[1:], zeros, zeros, zeros)
+    same = [0] * (n - 1)
+    return Row(token_ids, list(range(n)), [0] * n, [0] * n, list(range(n - 1)), token_ids[1:], zeros, zeros, zeros, same)
 
 
 def spread_rows(rows: list[Row], ranks: int) -> list[list[Row]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from rlcore.config import Config
 from rlcore.errors import ConfigError, InfrastructureFailure
+from rlcore.judge_config import chosen_judges
 from rlcore.metrics import console
 
 
@@ -32,12 +33,14 @@ class Need:
 
 def needs(c: Config) -> list[Need]:
     """Every actor a run of all stages starts."""
-    k = c.cluster
+    k, judges = c.cluster, chosen_judges(c.env.reward)
     return [
         Need("rollout engine (vLLM)", k.engines, k.engine_cpus, k.engine_gpus, k.engine_threads),
         Need("learner rank (DeepSpeed)", k.learner_ranks, k.learner_cpus, k.learner_gpus, k.learner_threads),
         Need("reward worker", k.reward_workers, k.reward_worker_cpus, 0, 1),
         *(Need(f"service {name}", s.replicas, s.cpus, 0, 1) for name, s in c.env.services.items()),
+        *(Need(f"judge {name}", 1, j.cpus, 0, 1) for name, j in judges.items()),
+        *(Need(f"{name}'s server (vLLM)", s.servers, s.cpus, s.gpus, s.threads) for name, j in judges.items() if (s := j.local)),
     ]
 
 
@@ -92,7 +95,8 @@ def memory_estimate(c: Config) -> list[str]:
     weights = parameters * (4 if c.model.dtype == "float32" else 2)
     moments, gradients = parameters * 8 / (ranks if stage >= 1 else 1), parameters * 4 / (ranks if stage >= 2 else 1)
     master = parameters * 4 / (ranks if stage >= 1 else 1) if c.model.dtype == "bfloat16" else 0.0
-    learner = weights / (ranks if stage >= 3 else 1) + gradients + moments + master
+    reference = weights if c.algo.kl.coef else 0.0  # a whole copy on every rank
+    learner = weights / (ranks if stage >= 3 else 1) + gradients + moments + master + reference
     gib = 2.0**30
     return [
         f"memory: engine {weights / gib:.2f} GiB + KV cache {c.cluster.kv_cache_gib} GiB; "
@@ -175,12 +179,15 @@ class ServiceProxy:
 
     A call goes to the living replica with the fewest calls in flight. A replica that has died is taken out of service and the
     call is sent to another one, so a method must be safe to repeat. A call that no replica answers, or not within `timeout_s`,
-    is an InfrastructureFailure.
+    is an InfrastructureFailure. A proxy may be sent to another process, where it counts its own calls.
     """
 
     def __init__(self, name: str, replicas: Sequence[Any], timeout_s: float) -> None:
         self._name, self._timeout_s = name, timeout_s
         self._in_flight = dict.fromkeys(replicas, 0)  # living replicas and their unanswered calls
+
+    def __reduce__(self) -> Any:
+        return ServiceProxy, (self._name, list(self._in_flight), self._timeout_s)
 
     async def ready(self) -> None:
         """Wait until every replica has built its object. Raises what a constructor raised."""
@@ -239,11 +246,25 @@ class ServiceProxy:
         return await asyncio.shield(task)
 
 
-def start_service(name: str, target: str, args: dict[str, Any], cpus: float, timeout_s: float, replicas: int = 1) -> ServiceProxy:
-    """Host an object in `replicas` actors of its own and return the proxy an environment is given."""
+def start_service(
+    name: str,
+    target: str,
+    args: dict[str, Any],
+    cpus: float,
+    timeout_s: float,
+    replicas: int = 1,
+    gpus: int = 0,
+    restarts: int = 0,
+) -> ServiceProxy:
+    """Host an object in `replicas` actors of its own and return the proxy an environment is given.
+
+    A replica that dies is built anew up to `restarts` times; Ray sends it the calls it had not answered.
+    """
     import ray
 
-    actor = ray.remote(num_cpus=cpus, max_concurrency=1024, max_restarts=0)(Service)
+    retries = -1 if restarts else 0  # of a call: for as long as there is a replica to come
+    options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": restarts, "max_task_retries": retries}
+    actor = ray.remote(max_concurrency=1024, **options)(Service)
     env = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     actor = actor.options(runtime_env={"env_vars": env})
     return ServiceProxy(name, [actor.remote(target, args) for _ in range(replicas)], timeout_s)

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlcore.advantage import GRPO
-from rlcore.batch import AGGREGATIONS
+from rlcore.algo_config import AlgoConfig, OptimizerConfig, check_aggregation, check_algo, check_optimizer
 from rlcore.errors import ConfigError
-from rlcore.schedule import Schedule
+from rlcore.judge_config import JudgeConfig, RewardConfig, check_judges
 from rlcore.targets import Target
-from rlcore.typed import convert
+from rlcore.typed import convert, one_of
 
 # Keys of DeepSpeed's config that follow from ours: set twice, they would disagree in silence.
 DEEPSPEED_OWNED = {
@@ -91,50 +90,11 @@ class EnvConfig:
     name: str
     target: str
     queries: Target
-    reward: Target
+    reward: RewardConfig
     args: dict[str, Any] = field(default_factory=dict)
     services: dict[str, ServiceConfig] = field(default_factory=dict)
     group_by: str | None = None  # field of a query's data whose values get metrics of their own
     preflight: Target | None = None  # called with no more arguments before anything starts; raises ConfigError
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW and its learning-rate schedule."""
-
-    lr: float
-    weight_decay: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.95
-    grad_clip: float = 1.0
-    schedule: str = "constant"
-    warmup_steps: int = 0
-    floor: float = 0.0
-
-
-@dataclass(frozen=True)
-class AlgoConfig:
-    """GRPO and its loop. `tied_groups: drop` leaves groups without signal out of the loss's denominator (and uncomputed)."""
-
-    steps: int
-    queries_per_step: int
-    group_size: int
-    max_staleness: int
-    temperature: float
-    max_tokens: int
-    std: str
-    aggregation: str
-    constant_length: float | None
-    tied_groups: str
-    truncated: str  # keep: train on cut-off replies as they scored; mask: leave them out of the loss
-    clip_low: float
-    clip_high: float
-    dual_clip: float
-    row_tokens: int
-    optimizer: OptimizerConfig
-    max_failed_share: float
-    checkpoint_every: int
-    evaluate_every: int
 
 
 @dataclass(frozen=True)
@@ -231,6 +191,7 @@ class Config:
     trajectories: TrajectoriesConfig
     deepspeed: dict[str, Any]
     wandb: WandbConfig
+    judge: JudgeConfig | None = None  # the one chosen by judge=, for a reward to name
 
 
 def load_config(values: dict[str, Any]) -> Config:
@@ -243,9 +204,8 @@ def load_config(values: dict[str, Any]) -> Config:
 def check_config(c: Config) -> None:
     """Refuse what cannot work. Raises ConfigError with the field, its value and values that would work."""
     for name, value in [
-        ("algo.steps", c.algo.steps), ("algo.queries_per_step", c.algo.queries_per_step), ("cluster.engines", c.cluster.engines),
-        ("cluster.learner_ranks", c.cluster.learner_ranks), ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size),
-        ("algo.max_tokens", c.algo.max_tokens), ("algo.row_tokens", c.algo.row_tokens), ("evaluate.queries", c.evaluate.queries),
+        ("cluster.engines", c.cluster.engines), ("cluster.learner_ranks", c.cluster.learner_ranks),
+        ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size), ("evaluate.queries", c.evaluate.queries),
         ("cluster.reward_workers", c.cluster.reward_workers), ("cluster.max_num_seqs", c.cluster.max_num_seqs),
         ("trajectories.concurrency", c.trajectories.concurrency),
         *((f"env.services.{name}.replicas", s.replicas) for name, s in c.env.services.items()),
@@ -255,10 +215,7 @@ def check_config(c: Config) -> None:
             raise ConfigError(f"{name}={value} must be at least 1")
     if any(k < 0 for k in c.evaluate.expansions):
         raise ConfigError(f"evaluate.expansions={c.evaluate.expansions} must be numbers of expansions, 0 or more")
-    if c.algo.group_size < 2:
-        raise ConfigError(f"algo.group_size={c.algo.group_size} must be at least 2: a group of one has no baseline")
-    if c.algo.max_staleness < 0:
-        raise ConfigError(f"algo.max_staleness={c.algo.max_staleness} must be 0 (synchronous) or more")
+    check_algo(c.algo)
     for name, share in [("algo.queries_per_step", c.algo.queries_per_step), ("sft.batch_size", c.sft.batch_size)]:
         ranks = c.cluster.learner_ranks
         if share % ranks:
@@ -269,20 +226,11 @@ def check_config(c: Config) -> None:
                 f"{name}={share} is not divisible by cluster.learner_ranks={ranks}; "
                 f"{name}={fits} would work, or cluster.learner_ranks in {{{divisors}}}"
             )
-    if c.algo.temperature <= 0:
-        raise ConfigError(
-            f"algo.temperature={c.algo.temperature} must be above 0: greedy samples carry no information for the policy gradient"
-        )
-    for name, aggregation in [("algo.aggregation", c.algo.aggregation), ("sft.aggregation", c.sft.aggregation)]:
-        if aggregation not in AGGREGATIONS:
-            raise ConfigError(f"{name}={aggregation!r} must be one of {', '.join(AGGREGATIONS)}")
-    if c.algo.aggregation == "constant" and not c.algo.constant_length:
-        raise ConfigError("algo.aggregation=constant needs algo.constant_length, the fixed number of tokens to divide by")
+    check_aggregation("sft.aggregation", c.sft.aggregation)
+    check_optimizer("sft", c.sft.optimizer)
     owned = sorted(DEEPSPEED_OWNED & c.deepspeed.keys())
     if owned:
-        raise ConfigError(
-            f"deepspeed.{owned[0]} is the framework's own, as are {sorted(DEEPSPEED_OWNED)}; use algo, sft and model"
-        )
+        raise ConfigError(f"deepspeed.{owned[0]} is the framework's own, as are {sorted(DEEPSPEED_OWNED)}; see algo, sft, model")
     k = c.cluster
     longest = 2 * k.trajectory_timeout_s + k.reward_timeout_s  # a rollout may be tried twice
     if k.step_timeout_s < longest:
@@ -290,19 +238,13 @@ def check_config(c: Config) -> None:
             f"cluster.step_timeout_s={k.step_timeout_s:g} is shorter than a retried rollout and its reward may take "
             f"(2 x trajectory_timeout_s + reward_timeout_s = {longest:g})"
         )
-    _one_of("algo.tied_groups", c.algo.tied_groups, ("drop", "keep"))
-    _one_of("algo.truncated", c.algo.truncated, ("keep", "mask"))
-    _one_of("wandb.mode", c.wandb.mode, ("online", "offline", "disabled"))
-    _one_of("model.dtype", c.model.dtype, ("float32", "bfloat16"))
+    one_of("wandb.mode", c.wandb.mode, ("online", "offline", "disabled"))
+    one_of("model.dtype", c.model.dtype, ("float32", "bfloat16"))
     for limit, where in [(c.algo.max_tokens, "algo.max_tokens"), (c.evaluate.max_tokens, "evaluate.max_tokens")]:
         if limit >= c.model.max_model_len:
             raise ConfigError(f"{where}={limit} leaves no room for a prompt in model.max_model_len={c.model.max_model_len}")
     _check_trajectories(c.trajectories)
-    GRPO(c.algo.std)
-    for name, optimizer in [("algo", c.algo.optimizer), ("sft", c.sft.optimizer)]:
-        if optimizer.lr <= 0:
-            raise ConfigError(f"{name}.optimizer.lr={optimizer.lr} must be above 0")
-        Schedule(optimizer.schedule, optimizer.warmup_steps, 1)
+    check_judges(c.env.reward, k.reward_timeout_s)
 
 
 def _check_trajectories(t: TrajectoriesConfig) -> None:
@@ -313,7 +255,7 @@ def _check_trajectories(t: TrajectoriesConfig) -> None:
             if n < -1:
                 raise ConfigError(f"trajectories.{split}.{action}={n} must be 0 or more, or -1 for all")
     teacher, name = t.teacher, "trajectories.teacher"
-    _one_of(f"{name}.kind", teacher.kind, ("scripted", "engine", "openai"))
+    one_of(f"{name}.kind", teacher.kind, ("scripted", "engine", "openai"))
     if teacher.kind == "openai":
         if not (teacher.url or "").startswith(("http://", "https://")):
             raise ConfigError(f"{name}.url={teacher.url!r} must be the API's address, such as http://host:8000/v1")
@@ -340,12 +282,10 @@ def check_files(c: Config) -> None:
             raise ConfigError(
                 f"model.train_layers={c.model.train_layers} must be between 1 and {layers}, the model's layers, or null"
             )
+    reference = c.algo.kl.reference
+    if c.model.local and c.algo.kl.coef and reference is not None and not (Path(reference) / "config.json").is_file():
+        raise ConfigError(f"algo.kl.reference={reference!r} holds no model")
     for spec in [c.env.target, c.env.queries.target, c.env.reward.target, *(s.target for s in c.env.services.values())]:
         resolve(spec)
     if c.env.preflight is not None:
         build(c.env.preflight)
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}")

@@ -1,11 +1,15 @@
 """A model behind an OpenAI-compatible API (vLLM's server, SGLang, a provider) as a policy. Nothing is recorded.
 
-What passes by itself is tried again: lost connections, timeouts, 408, 409, 429 and 5xx, with random exponential waits in between.
+What passes by itself is tried again: lost connections, timeouts, 408, 409, 429, 5xx and answers that are no completion, with
+random exponential waits in between. `complete` is one request without that; the judge pool shares its own retries among
+endpoints.
 """
 
 from __future__ import annotations
 
 import asyncio
+import email.utils
+import time
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,23 +17,33 @@ from rlcore.environment import Message
 from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure
 
 _PASSING = {408, 409, 429}
-_SETTINGS = {401, 403, 404, 405}  # a wrong key, URL or model: every call would meet it
+_SETTINGS = {401, 402, 403, 404, 405}  # a wrong key, URL or model, or no money left: every call would meet it
 
 
 @dataclass(frozen=True)
 class EndpointReply:
-    """One completion, all that an environment needs of it, and why it ended ("stop" or "length")."""
+    """One completion, why it ended ("stop" or "length"), and the tokens where the server counts them."""
 
     text: str
     finish_reason: str
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Busy(InfrastructureFailure):
+    """The server asks for fewer requests; `retry_after_s` is its Retry-After, 0 without one."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Endpoint:
-    """A policy, to be opened by `async with`. `url` ends before /chat/completions, as in http://host:8000/v1.
+    """A policy, to be closed by `async with`. `url` ends before /chat/completions, as in http://host:8000/v1.
 
     A call makes up to `attempts` requests of `timeout_s` seconds each; then InfrastructureFailure. ConfigError: the server
-    refuses key, URL or model; DataFailure: it refuses the request, or answers with something else than a completion. The key is
-    sent and never printed, not even where the server's own message repeats it.
+    refuses key, URL, model or payment; DataFailure: it refuses the request. The key is sent and never printed, not even where
+    the server's own message repeats it.
     """
 
     def __init__(
@@ -38,22 +52,22 @@ class Endpoint:
         model: str,
         key: str | None,
         *,
-        temperature: float,
-        top_p: float,
         timeout_s: float,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
         attempts: int = 6,
         wait_s: float = 1.0,
     ) -> None:
+        import httpx
+
         self.url, self.model, self._key = f"{url.rstrip('/')}/chat/completions", model, key
         self._sampling = {"temperature": temperature, "top_p": top_p}
         self._timeout_s, self._attempts, self._wait_s = timeout_s, attempts, wait_s
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        limits = httpx.Limits(max_connections=None)  # the caller bounds its concurrency; waiting for a place is no timeout
+        self._client = httpx.AsyncClient(headers=headers, timeout=timeout_s, limits=limits)
 
     async def __aenter__(self) -> Self:
-        import httpx
-
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        limits = httpx.Limits(max_connections=None)  # the caller bounds its concurrency; waiting for a place is no timeout
-        self._client = httpx.AsyncClient(headers=headers, timeout=self._timeout_s, limits=limits)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -63,37 +77,64 @@ class Endpoint:
         self, messages: list[Message], *, max_tokens: int | None = None, span: str | None = None, seed: int | None = None
     ) -> EndpointReply:
         """One completion of an independent prompt, with a seed of its own where one is given."""
-        import httpx
         from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type((InfrastructureFailure, httpx.TransportError, TimeoutError)),
+            retry=retry_if_exception_type(InfrastructureFailure),
             wait=wait_random_exponential(multiplier=self._wait_s, max=60),
             stop=stop_after_attempt(self._attempts),
             reraise=True,
         )
-        body = {"model": self.model, "messages": messages, "max_tokens": max_tokens, **self._sampling}
+        body = {"messages": messages, "max_tokens": max_tokens, **self._sampling}
         if seed is not None:
             body["seed"] = seed
-        try:
-            return await retrying(self._ask, body)
-        except (httpx.TransportError, TimeoutError) as error:
-            raise InfrastructureFailure(f"{self.url}: {type(error).__name__}: {error}") from error
+        reply: EndpointReply = await retrying(self.complete, body)
+        return reply
 
     def conversation(self, messages: list[Message]) -> Any:
         raise NotImplementedError("an endpoint answers independent prompts")
 
-    async def _ask(self, body: dict[str, Any]) -> EndpointReply:
-        async with asyncio.timeout(self._timeout_s):
-            response = await self._client.post(self.url, json=body)
-        if response.status_code != 200:
-            text = " ".join(response.text.split())[:300]
-            problem = f"{self.url} answered {response.status_code}: {text.replace(self._key, '***') if self._key else text}"
-            if response.status_code in _PASSING or response.status_code >= 500:
-                raise InfrastructureFailure(problem)
-            raise ConfigError(problem) if response.status_code in _SETTINGS else DataFailure(problem)
+    async def complete(self, body: dict[str, Any]) -> EndpointReply:
+        """One request for the completion that `body` describes, without the model. Raises as a call does, Busy included."""
+        import httpx
+
         try:
-            choice = response.json()["choices"][0]
-            return EndpointReply(choice["message"]["content"] or "", choice["finish_reason"] or "stop")
-        except (ValueError, LookupError, TypeError) as error:
-            raise DataFailure(f"{self.url} answered no chat completion: {type(error).__name__}: {error}") from error
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._client.post(self.url, json={"model": self.model, **body})
+        except (httpx.TransportError, TimeoutError) as error:
+            raise InfrastructureFailure(f"{self.url}: {type(error).__name__}: {error}") from error
+        if response.status_code != 200:
+            raise self._refusal(response)
+        try:
+            data = response.json()
+            choice, usage = data["choices"][0], data.get("usage") or {}
+            text, reason = choice["message"]["content"] or "", choice["finish_reason"] or "stop"
+            if not isinstance(text, str):
+                raise TypeError(f"content is a {type(text).__name__}")
+            return EndpointReply(text, reason, usage.get("prompt_tokens"), usage.get("completion_tokens"))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            problem = f"{self.url} answered no chat completion: {type(error).__name__}: {error}"
+            raise InfrastructureFailure(problem) from error
+
+    def _refusal(self, response: Any) -> Exception:
+        """What an answer with another status than 200 means."""
+        status, text = response.status_code, " ".join(response.text.split())[:300]
+        problem = f"{self.url} answered {status}: {text.replace(self._key, '***') if self._key else text}"
+        if status in _SETTINGS or (status == 429 and "insufficient_quota" in text):  # OpenAI's way to say 402
+            return ConfigError(problem)
+        retry_after = response.headers.get("Retry-After")
+        if status == 429 or (status == 503 and retry_after):
+            return Busy(problem, _seconds(retry_after))
+        return InfrastructureFailure(problem) if status in _PASSING or status >= 500 else DataFailure(problem)
+
+
+def _seconds(retry_after: str | None) -> float:
+    """The header is a number of seconds or a date; 0 for neither."""
+    if retry_after is None:
+        return 0.0
+    if retry_after.strip().isdigit():
+        return float(retry_after)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return 0.0

@@ -45,6 +45,11 @@ class LearnerOptions:
     trust_remote_code: bool = False
     train_layers: int | None = None
     collective_timeout_s: float = 600.0
+    reference: str | None = None  # a model to hold as a frozen copy, for KL
+
+
+# The learner's log-probabilities of one batch, with and without a gradient, before the first update: how far they may be apart.
+ON_POLICY_TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
 
 
 class Learner:
@@ -53,6 +58,7 @@ class Learner:
     def __init__(self, options: LearnerOptions, rank: int) -> None:
         self.options, self.rank = options, rank
         self._engine: Any = None
+        self._reference: Any = None
         self._transfer: Any = None
 
     def address(self) -> tuple[str, int]:
@@ -95,6 +101,9 @@ class Learner:
             model=model, optimizer=optimizer, lr_scheduler=scheduler, config=_deepspeed_config(o), dist_init_required=False
         )
         self._check_scorer()
+        if o.reference is not None:
+            reference = load_model(o.reference, o.dtype, o.trust_remote_code).to(self._engine.device)
+            self._reference = Scorer(reference).requires_grad_(False)
         sizes = {p: getattr(p, "ds_numel", p.numel()) for p in model.parameters()}
         return {
             "parameters": sum(sizes.values()),
@@ -102,32 +111,48 @@ class Learner:
             "start_s": time.monotonic() - began,
         }
 
-    def train_step(self, rows: list[Row], loss: Any) -> dict[str, float]:
+    def train_step(self, rows: list[Row], loss: Any, first: bool = False) -> dict[str, float]:
         """One optimizer step over this rank's rows. `loss` is a PolicyLoss, or None for SFT.
 
         Returns sums over this rank's trained tokens (keys ending in `_sum`, and `tokens`), and the step's own figures
-        (`loss`, this rank's share; `grad_norm`; `lr`). A non-finite gradient norm raises FloatingPointError: the run must end
-        before these weights are pushed.
+        (`loss` and its parts, this rank's share; `grad_norm`; `lr`; `nonfinite`). When the gradient norm is not finite no
+        optimizer step is taken, and weights, optimizer and schedule are as before: `nonfinite` is then 1.
+        `first` asks for the on-policy check: RuntimeError when the ratio of new to recomputed old log-probabilities is not 1.
         """
         began = time.monotonic()
         engine = self._engine
         sums: dict[str, float] = {}
+        before = [self._score_row(engine.module, row, self.options.temperature) for row in rows] if first else None
         for index, row in enumerate(rows):
             engine.set_gradient_accumulation_boundary(index == len(rows) - 1)
-            value, stats = self._row_loss(row, loss)
+            value, stats = self._row_loss(row, loss, before[index] if before else None)
             engine.backward(value * self.options.ranks)
             for name, x in {"loss": value.detach().item(), **stats}.items():
                 sums[name] = sums.get(name, 0.0) + x
         lr = engine.get_lr()[0]
         norm = self._unsharded_norm()
-        if norm is None or math.isfinite(norm):
-            engine.step()
+        if norm is not None and not math.isfinite(norm):
+            engine.zero_grad()
+        else:
+            engine.step()  # DeepSpeed itself skips a step whose norm it finds not finite, in every mode but that above
         if norm is None:
             norm = float(engine.get_global_grad_norm())
-        if not math.isfinite(norm):
-            raise FloatingPointError(f"gradient norm is {norm}; the weights of this step must not be used")
-        own = {"grad_norm": norm, "lr": lr, "train_s": time.monotonic() - began, "row_tokens": float(sum(len(r) for r in rows))}
-        return sums | own
+        own = {"grad_norm": norm, "lr": lr, "nonfinite": float(not math.isfinite(norm)), "train_s": time.monotonic() - began}
+        return sums | own | {"row_tokens": float(sum(len(r) for r in rows))}
+
+    def _score_row(self, model: Any, row: Row, temperature: float) -> Any:
+        """[N] log-probabilities of the row's trained tokens, without a gradient."""
+        import torch
+
+        model.eval()
+        with torch.no_grad():
+            logprobs, _ = model(row, temperature)
+        model.train()
+        return logprobs
+
+    def score_reference(self, rows: list[Row]) -> list[list[float]]:
+        """The reference's log-probabilities of each row's trained tokens, at the sampling temperature."""
+        return [self._score_row(self._reference, row, self.options.temperature).tolist() for row in rows]
 
     def _unsharded_norm(self) -> float | None:
         """The gradient norm where every rank holds all gradients and DeepSpeed does not report it (ZeRO 0 in fp32); else None."""
@@ -152,38 +177,27 @@ class Learner:
                 f"{name} does more than apply lm_head to its last hidden states (log-probabilities off by {difference:.3g})"
             )
 
-    def _row_loss(self, row: Row, loss: Any) -> tuple[Any, dict[str, float]]:
-        import torch
+    def _row_loss(self, row: Row, loss: Any, before: Any) -> tuple[Any, dict[str, float]]:
+        """The row's loss and its figures; fillers count nowhere. `before`: log-probabilities that the row's must still equal."""
+        from rlcore.loss import TrainedTokens, sft_loss
 
-        from rlcore.loss import sft_loss
-
-        logprobs, entropy = self._engine(row, self.options.temperature if loss else 1.0)
-        device = logprobs.device
-        weights = torch.tensor(row.weights, device=device)
         counted = 0.0 if row.filler else 1.0
+        bonus = loss is not None and loss.entropy_coef > 0
+        logprobs, entropy = self._engine(row, self.options.temperature if loss else 1.0, bonus)
         stats = {"tokens": counted * len(row.targets), "entropy_sum": counted * entropy.sum().item()}
+        if before is not None:
+            check_on_policy(logprobs.detach(), before, self.options.dtype)
+        in_loss = loss is not None and loss.kl.in_loss
+        reference = self._score_row(self._reference, row, self.options.temperature) if in_loss else None
+        tokens = TrainedTokens.of(row, logprobs.device, reference)
         if loss is None:
-            return sft_loss(logprobs, weights), stats | {"logprob_sum": counted * logprobs.detach().sum().item()}
-        rollout = torch.tensor(row.rollout_logprobs, device=device)
-        value, removed = loss(logprobs, rollout, torch.tensor(row.advantages, device=device), weights)
-        log_ratio = (logprobs - rollout).detach()
-        figures = {
-            "clipped_sum": removed.float().sum().item(),
-            "abs_log_ratio_sum": log_ratio.abs().sum().item(),
-            "k3_sum": (torch.expm1(log_ratio.clamp(-20, 20)) - log_ratio).sum().item(),
-            "outside_band_sum": (log_ratio.abs() > math.log(1.1)).float().sum().item(),
-        }
+            return sft_loss(logprobs, tokens.weights), stats | {"logprob_sum": counted * logprobs.detach().sum().item()}
+        value, figures = loss(logprobs, tokens, entropy)
         return value, stats | {name: counted * x for name, x in figures.items()}
 
     def score(self, sequences: list[list[int]]) -> list[list[float]]:
         """log p of every token but the first of each sequence, at temperature 1, with the current weights."""
-        import torch
-
-        self._engine.module.eval()
-        with torch.no_grad():
-            results = [self._engine.module(whole_row(ids), 1.0)[0].tolist() for ids in sequences]
-        self._engine.module.train()
-        return results
+        return [self._score_row(self._engine.module, whole_row(ids), 1.0).tolist() for ids in sequences]
 
     def tensor_infos(self) -> list[dict[str, Any]]:
         """What a push sends: every parameter once (a tied head is not sent: it is the embedding), in sending order."""
@@ -250,6 +264,16 @@ class Learner:
                 state[name] = tensor.detach().to("cpu", copy=True)
         if self.rank == 0:
             _write_export(self._engine.module.lm, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
+
+
+def check_on_policy(logprobs: Any, before: Any, dtype: str) -> None:
+    """Before the first update nothing may have changed between two scorings of a row. Raises RuntimeError when it has."""
+    difference = (logprobs - before).abs().max().item()
+    if not difference <= ON_POLICY_TOLERANCE[dtype]:
+        raise RuntimeError(
+            f"before the first update the ratio of new to old probabilities must be 1, but log-probabilities differ by "
+            f"{difference:.3g} ({dtype} allows {ON_POLICY_TOLERANCE[dtype]:g}); does the model use dropout?"
+        )
 
 
 def _write_export(model: Any, state: dict[str, Any], folder: Path, tokenizer_from: str, trust_remote_code: bool) -> None:

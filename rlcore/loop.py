@@ -11,21 +11,25 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlcore.advantage import GRPO
-from rlcore.batch import Sample, build_rows, spread_rows, token_weights
+import torch
+
+from rlcore.algo_config import AlgoConfig
+from rlcore.batch import Row, Sample, build_rows, spread_rows, token_weights
 from rlcore.buffer import Buffer, sweep
-from rlcore.checkpoint import RunState, save_checkpoint
-from rlcore.config import AlgoConfig
-from rlcore.errors import RunFailed, deadline
-from rlcore.loss import PolicyLoss
+from rlcore.checkpoint import RunState, save_checkpoint, write_atomic
+from rlcore.correction import mismatch_figures
+from rlcore.errors import ConfigError, RunFailed, deadline
+from rlcore.loss import PolicyLoss, policy_loss
 from rlcore.metrics import MetricsWriter, console, mean
 from rlcore.queries import QueryCursor
 from rlcore.rollout import Rollouts
 from rlcore.runtime import Runtime
 from rlcore.types import Group
+from rlcore.window import Advantages, group_advantages, tied, training_samples, window_figures
 
 T = TypeVar("T")
 
@@ -38,6 +42,8 @@ async def train(
     algo = runtime.config.algo
     buffer = Buffer(algo.queries_per_step, algo.max_staleness)
     rollouts = runtime.rollouts(algo.temperature, algo.max_tokens, runtime.config.seed)
+    check_sampling(rollouts)
+    first, nonfinite = True, 0
     failures: Counter[str] = Counter()
     wanted = (algo.steps - state.step) * algo.queries_per_step
     producer = asyncio.create_task(produce(rollouts, algo, cursor, buffer, failures, wanted))
@@ -49,9 +55,14 @@ async def train(
             )
             waited = time.monotonic() - began
             sweep(groups, runtime.version, algo.max_staleness)
-            advantages = group_advantages(groups, algo)
+            penalties, figures = await kl_penalties(runtime, groups) if algo.kl.in_reward else (None, {})
+            advantages = group_advantages(groups, algo, penalties)
             record(run_dir / "trajectories.jsonl", state.step, groups, advantages)
-            figures = await learner_step(runtime, groups, advantages)
+            figures |= await learner_step(runtime, groups, advantages, first, run_dir / f"nonfinite-{state.step + 1:06d}.json")
+            first = first and bool(figures["skipped"])
+            nonfinite = nonfinite + 1 if figures.get("nonfinite") else 0
+            if nonfinite >= algo.max_nonfinite_steps:
+                raise RunFailed(f"{nonfinite} steps in a row had a gradient that is not finite; see {run_dir}/nonfinite-*.json")
             figures |= await runtime.push()
             await buffer.release(len(groups))
             state.step, state.version = state.step + 1, runtime.version
@@ -59,8 +70,10 @@ async def train(
                 cursor.finish(group.id)
             state.position, state.done = cursor.position, sorted(cursor.done)
             figures |= rollout_figures(groups, runtime.version - 1) | {"wait_s": waited, "step_s": time.monotonic() - began}
+            figures["groups_replaced"] = float(failures.pop("tied", 0))  # since the last step: other queries instead of ties
             figures |= {f"rollouts/{kind}": float(n) for kind, n in failures.items()}
             figures |= {f"reward_pool/{name}": value for name, value in runtime.rewards.stats().items()}
+            figures |= await runtime.judges.figures()
             metrics.log(figures, "rl", state.step)
             _print_step(state.step, algo.steps, figures)
             if algo.checkpoint_every and state.step % algo.checkpoint_every == 0:
@@ -78,24 +91,30 @@ async def produce(
 ) -> None:
     """Fill `wanted` slots of the buffer, then wait. A group with fewer than two usable trajectories is replaced by a new query.
 
-    `counts` holds all rollouts ("all") and the failed ones by kind. Raises RunFailed when too large a share of them failed.
+    So is a group whose rewards tie, up to `algo.resample_tied` times for one slot (DAPO's dynamic sampling, arXiv 2503.14476,
+    with a bound); after that the slot takes what there is. `counts` holds all rollouts ("all"), the failed ones by kind, and the
+    tied groups replaced ("tied"). Raises RunFailed when too large a share of the rollouts failed.
     """
 
     async def fill(slot: int) -> None:
+        tries = 0
         while True:
             group_id, query = cursor.draw()
             group = await rollouts.run_group(group_id, query, algo.group_size)
             counts.update(t.failure.kind for t in group.trajectories if t.failure is not None)
             counts["all"] += len(group.trajectories)
-            lost = sum(n for kind, n in counts.items() if kind != "all")
+            lost = sum(n for kind, n in counts.items() if kind not in ("all", "tied"))
             if lost > algo.max_failed_share * max(counts["all"], 2 * algo.group_size):
                 last = next(t.failure for t in reversed(group.trajectories) if t.failure is not None)
                 raise RunFailed(
                     f"{lost} of {counts['all']} rollouts failed ({dict(counts)}); the last: {last.kind}: {last.message}"
                 )
             if sum(t.usable for t in group.trajectories) >= 2:
-                await buffer.put(slot, group)
-                return
+                if tries == algo.resample_tied or not tied(group, algo):
+                    await buffer.put(slot, group)
+                    return
+                tries += 1
+                counts["tied"] += 1
             cursor.finish(group_id)  # given up
 
     try:
@@ -107,66 +126,79 @@ async def produce(
     await asyncio.Event().wait()
 
 
-def group_advantages(groups: list[Group], algo: AlgoConfig) -> list[list[float | None]]:
-    """One advantage per trajectory, statistics over the usable ones of its group; None for those that cannot train."""
-    grpo = GRPO(algo.std)
-    result: list[list[float | None]] = []
-    for group in groups:
-        usable = [i for i, t in enumerate(group.trajectories) if t.usable]
-        rewards = [group.trajectories[i].reward.value for i in usable]  # type: ignore[union-attr]
-        values = dict(zip(usable, grpo([r for r in rewards if r is not None]), strict=True))
-        result.append([values.get(i) for i in range(len(group.trajectories))])
-    return result
+def check_sampling(rollouts: Rollouts) -> None:
+    """The engine reports log-probabilities of what it sampled from; cut to the likeliest tokens, that is another distribution."""
+    if rollouts.sampling.top_p != 1.0:
+        raise ConfigError(f"training needs top_p=1, got {rollouts.sampling.top_p}: the cut distribution would bias the ratio")
 
 
-def training_samples(groups: list[Group], advantages: list[list[float | None]], algo: AlgoConfig) -> list[Sample]:
-    """What enters the loss: usable trajectories; `tied_groups: drop` and `truncated: mask` leave some out."""
-    samples: list[Sample] = []
-    number = 0
-    for group, values in zip(groups, advantages, strict=True):
-        if algo.tied_groups == "drop" and not any(values):
-            continue
-        for trajectory, advantage in zip(group.trajectories, values, strict=True):
-            if advantage is None or (algo.truncated == "mask" and trajectory.status == "truncated"):
-                continue
-            samples += [Sample(sequence, advantage, number) for sequence in trajectory.sequences]
-            number += 1
-    return samples
+async def kl_penalties(runtime: Runtime, groups: list[Group]) -> tuple[list[list[float]], dict[str, float]]:
+    """What KL takes off each trajectory's reward, by group: coef x the sum over its sampled tokens; and the mean KL of a token.
+
+    The policy's side are the sampler's log-probabilities: the estimate is of the policy that chose the tokens.
+    """
+    algo = runtime.config.algo
+    trajectories = [t for g in groups for t in g.trajectories]
+    samples = [Sample(s, 0.0, number) for number, t in enumerate(trajectories) if t.usable for s in t.sequences]
+    shares = spread_rows(build_rows(samples, [0.0] * len(samples), algo.row_tokens), len(runtime.learners))
+    async with deadline("scoring with the reference", runtime.config.cluster.step_timeout_s, "cluster.step_timeout_s"):
+        scores = await asyncio.gather(
+            *(learner.score_reference.remote(rows) for learner, rows in zip(runtime.learners, shares, strict=True))
+        )
+    pairs = [pair for rows, values in zip(shares, scores, strict=True) for pair in zip(rows, values, strict=True)]
+    totals = [0.0] * len(trajectories)
+    for row, reference in pairs:
+        if not row.filler:
+            estimates, _ = algo.kl.estimate(torch.tensor(row.rollout_logprobs), torch.tensor(reference))
+            for number, estimate in zip(row.samples, estimates.tolist(), strict=True):
+                totals[samples[number].trajectory] += estimate
+    tokens = sum(t.sampled_tokens for t in trajectories if t.usable)
+    left = iter(algo.kl.coef * total for total in totals)
+    return [[next(left) for _ in g.trajectories] for g in groups], {"kl": sum(totals) / max(1, tokens)}
 
 
-async def learner_step(runtime: Runtime, groups: list[Group], advantages: list[list[float | None]]) -> dict[str, float]:
-    """One optimizer step on the groups; skipped, and counted, when no group carries a signal."""
+async def learner_step(
+    runtime: Runtime, groups: list[Group], advantages: Advantages, first: bool, dump: Path
+) -> dict[str, float]:
+    """One optimizer step on the groups; skipped, and counted, when nothing is left to train on.
+
+    When its gradient is not finite, the rows and the figures are written to `dump`.
+    """
     algo = runtime.config.algo
     samples = training_samples(groups, advantages, algo)
-    signal = [any(values) for values in advantages]
-    figures = {"tied_share": 1.0 - sum(signal) / len(groups), "skipped": float(not samples)}
+    figures = window_figures(groups, advantages) | {"skipped": float(not samples)}
     if not samples:
         return figures
-    weights = token_weights(samples, algo.aggregation, algo.constant_length)
-    loss = PolicyLoss(algo.clip_low, algo.clip_high, algo.dual_clip)
-    return figures | await optimizer_step(runtime, samples, weights, algo.row_tokens, loss)
+    rows = build_rows(samples, token_weights(samples, algo.aggregation, algo.constant_length), algo.row_tokens)
+    figures |= await optimizer_step(runtime, rows, policy_loss(algo), first)
+    if figures["nonfinite"]:
+        write_atomic(dump, json.dumps({"figures": {k: str(v) for k, v in figures.items()}, "rows": [asdict(r) for r in rows]}))
+        console.print(
+            f"the gradient is not finite ({figures['grad_norm']}): no step taken, its rows are in {dump}", style="yellow"
+        )
+    return figures
 
 
-async def optimizer_step(
-    runtime: Runtime, samples: list[Sample], weights: list[float], row_tokens: int, loss: PolicyLoss | None
-) -> dict[str, float]:
-    """Pack the samples into rows, share them among the ranks and take one step; without a policy loss it is one of SFT."""
-    shares = spread_rows(build_rows(samples, weights, row_tokens), len(runtime.learners))
+async def optimizer_step(runtime: Runtime, rows: list[Row], loss: PolicyLoss | None, first: bool = False) -> dict[str, float]:
+    """Share the rows among the ranks and take one step; without a policy loss, one of SFT. `first`: check it is on policy."""
+    shares = spread_rows(rows, len(runtime.learners))
     async with deadline("the optimizer step", runtime.config.cluster.step_timeout_s, "cluster.step_timeout_s"):
         results = await asyncio.gather(
-            *(learner.train_step.remote(rows, loss) for learner, rows in zip(runtime.learners, shares, strict=True))
+            *(learner.train_step.remote(share, loss, first) for learner, share in zip(runtime.learners, shares, strict=True))
         )
     return combine(results)
 
 
 def combine(results: list[dict[str, float]]) -> dict[str, float]:
-    """Figures of all ranks -> one set: sums are added and divided by the trained tokens, the loss is a sum already."""
+    """Figures of all ranks -> one set: `*_sum` are added and divided by the trained tokens, the loss and its parts are sums."""
     total = {k: sum(r.get(k, 0.0) for r in results) for k in {k for r in results for k in r}}
     tokens = max(total["tokens"], 1.0)
     figures = {k.removesuffix("_sum"): v / tokens for k, v in total.items() if k.endswith("_sum")}
-    return figures | {
-        "loss": total["loss"], "trained_tokens": total["tokens"], "row_tokens": total["row_tokens"],
-        "grad_norm": results[0]["grad_norm"], "lr": results[0]["lr"], "train_s": max(r["train_s"] for r in results),
+    if "importance" in figures:
+        figures = mismatch_figures(figures)
+    return figures | {name: total[name] for name in ("loss", "policy_loss", "kl_loss") if name in total} | {
+        "trained_tokens": total["tokens"], "row_tokens": total["row_tokens"], "grad_norm": results[0]["grad_norm"],
+        "lr": results[0]["lr"], "nonfinite": results[0]["nonfinite"], "train_s": max(r["train_s"] for r in results),
     }  # fmt: skip
 
 
@@ -196,7 +228,7 @@ def rollout_figures(groups: list[Group], version: int) -> dict[str, float]:
     }
 
 
-def record(path: Path, step: int, groups: list[Group], advantages: list[list[float | None]]) -> None:
+def record(path: Path, step: int, groups: list[Group], advantages: Advantages) -> None:
     """Append every trajectory of a step, with its advantage, to the run's JSONL."""
     with open(path, "a", encoding="utf-8") as file:
         for group, values in zip(groups, advantages, strict=True):

@@ -53,11 +53,17 @@ class _Worker:
     def __init__(self, concurrency: int) -> None:
         self.threads = ThreadPoolExecutor(concurrency)
 
-    async def build(self, spec: Target) -> int:
+    async def build(self, spec: Target, judges: dict[str, Any]) -> int:
         """Make the reward and return the process id. On the event loop, so that the reward may open clients that need one."""
-        self.reward = make_reward(spec)
+        self.reward = make_reward(spec, **judges)
         self.is_async = any(map(inspect.iscoroutinefunction, (self.reward, type(self.reward).__call__)))
         return os.getpid()
+
+    async def self_test(self) -> None:
+        """The reward's own, where it has one. Raises ConfigError when it fails."""
+        test = getattr(self.reward, "self_test", None)
+        if test is not None:
+            await test()
 
     async def score(self, trajectory: Trajectory, timeout_s: float) -> _Verdict:
         if self.is_async:
@@ -93,9 +99,9 @@ class RewardPool:
     """Scores trajectories in `workers` Ray actors, at most `concurrency_per_worker` at a time in each. Needs `ray.init`.
 
     `spec` names a class, which every worker builds with its args and then calls with each trajectory, or a plain function or
-    coroutine function of the trajectory. `timeout_s` is for one attempt at one trajectory. A worker reserves `worker_cpus` CPUs;
-    one more than `workers` is started once there are suspects. Workers end with the driver. Raises ConfigError for settings
-    out of range.
+    coroutine function of the trajectory. `judges` are further arguments of the class, proxies that can be sent to a worker.
+    `timeout_s` is for one attempt at one trajectory. A worker reserves `worker_cpus` CPUs; one more than `workers` is started
+    once there are suspects. Workers end with the driver. Raises ConfigError for settings out of range.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class RewardPool:
         attempts: int = 2,
         concurrency_per_worker: int = 16,
         worker_cpus: float = 0.1,
+        judges: dict[str, Any] | None = None,
     ) -> None:
         counts = {"workers": workers, "attempts": attempts, "concurrency_per_worker": concurrency_per_worker}
         for name, value in counts.items():
@@ -118,6 +125,7 @@ class RewardPool:
             raise ConfigError(f"reward pool: worker_cpus must be a finite number >= 0, got {worker_cpus!r}")
         self.spec, self.workers, self.timeout_s, self.attempts = spec, workers, timeout_s, attempts
         self.concurrency_per_worker, self.worker_cpus = concurrency_per_worker, worker_cpus
+        self.judges = judges or {}
         self._lanes: list[_Lane] = []
         self._quarantine: _Lane | None = None
         self._quarantine_lock = asyncio.Lock()
@@ -127,11 +135,13 @@ class RewardPool:
         self._stats = dict.fromkeys(("scored", "unavailable", "retries", "killed", "seconds"), 0.0)
 
     async def start(self, deadline_s: float) -> None:
-        """Start every worker and build the reward in each. Raises the worker's own error, or TimeoutError after `deadline_s`."""
+        """Start every worker, build the reward in each, and let the first try its self-test. Raises the worker's own error, or
+        TimeoutError after `deadline_s`."""
         self._start_s = deadline_s  # a replacement has as long
         self._lanes = [self._spawn() for _ in range(self.workers)]
         try:
             await asyncio.gather(*(lane.ready for lane in self._lanes))
+            await self._in_time(self._lanes[0].actor.self_test.remote(), "the reward's self-test did not end within")
         except BaseException:
             await self.close()
             raise
@@ -250,13 +260,20 @@ class RewardPool:
 
     async def _ready(self, actor: Any) -> int:
         try:
-            return await asyncio.wait_for(actor.build.remote(self.spec), self._start_s)
+            return await self._in_time(actor.build.remote(self.spec, self.judges), "a reward worker was not ready after")
+        except TimeoutError as error:
+            free = ray.available_resources().get("CPU", 0.0)
+            need = f"{self.workers} workers reserve {self.worker_cpus:g} CPUs each, {free:g} are free"
+            raise TimeoutError(f"{error} ({need})") from None
+
+    async def _in_time(self, call: Any, late: str) -> Any:
+        """A worker's answer at the start, or its own error; after the start's deadline TimeoutError."""
+        try:
+            return await asyncio.wait_for(call, self._start_s)
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
         except TimeoutError:
-            free = ray.available_resources().get("CPU", 0.0)
-            need = f"{self.workers} workers reserve {self.worker_cpus:g} CPUs each, {free:g} are free"
-            raise TimeoutError(f"a reward worker was not ready after {self._start_s:g}s ({need})") from None
+            raise TimeoutError(f"{late} {self._start_s:g}s") from None
 
 
 def _checked(result: Any) -> RewardResult:

@@ -14,9 +14,12 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
+from rlcore.algo_config import OptimizerConfig
 from rlcore.cluster import start_ray, start_service
-from rlcore.config import Config, OptimizerConfig
+from rlcore.config import Config
 from rlcore.errors import ConfigError, deadline
+from rlcore.judge_actors import Judges
+from rlcore.judge_config import chosen_judges
 from rlcore.metrics import console
 from rlcore.model import end_token_ids, load_tokenizer
 from rlcore.policy import ChatRenderer
@@ -25,6 +28,9 @@ from rlcore.sampling import Sampling
 from rlcore.schedule import Schedule
 from rlcore.targets import Target, build
 from rlcore.types import Query
+
+RULES_CONCURRENCY = 16  # trajectories that a reward worker scores at the same time
+JUDGED_CONCURRENCY = 256  # the same where it mostly waits for a judge, which has limits of its own
 
 
 class Runtime:
@@ -35,6 +41,7 @@ class Runtime:
         self.version = -1
         self.engines: Any = None
         self.rewards: Any = None
+        self.judges = Judges(chosen_judges(config.env.reward))
         self.learners: list[Any] = []
         self.sync: Any = None
         self.environment: Any = None
@@ -50,14 +57,18 @@ class Runtime:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         import ray
 
-        if self.engines is not None and ray.is_initialized():
-            asyncio.run(self.engines.stop(15.0))
+        if ray.is_initialized():
+            asyncio.run(self._stop())
         ray.shutdown()
 
+    async def _stop(self) -> None:
+        """What has processes of its own to end before Ray ends the actors."""
+        engines = [self.engines.stop(15.0)] if self.engines is not None else []
+        await asyncio.gather(self.judges.stop(), *engines)
+
     async def start_rollouts(self) -> None:
-        """Engines, the environment's services and the reward pool, all at once."""
+        """Engines, the environment's services, the judges and the reward pool, all at once."""
         from rlcore.engine import EngineGroup, EngineOptions, start_engine_actors
-        from rlcore.reward_pool import RewardPool
 
         c, k = self.config, self.config.cluster
         self.start_environment()
@@ -75,12 +86,23 @@ class Runtime:
             trust_remote_code=c.model.trust_remote_code,
         )
         self.engines = EngineGroup(start_engine_actors(options, k.engines, k.engine_cpus), k.call_timeout_s)
+        await asyncio.gather(self.engines.start(k.start_timeout_s), self.start_rewards(), self.services_ready(k.start_timeout_s))
+
+    async def start_rewards(self) -> None:
+        """The judges, every endpoint checked, and then the reward workers, which are given them."""
+        from rlcore.reward_pool import RewardPool
+
+        k, reward = self.config.cluster, self.config.env.reward
+        await self.judges.start(k.start_timeout_s)
         self.rewards = RewardPool(
-            c.env.reward, workers=k.reward_workers, timeout_s=k.reward_timeout_s, worker_cpus=k.reward_worker_cpus
+            reward,
+            workers=k.reward_workers,
+            timeout_s=k.reward_timeout_s,
+            worker_cpus=k.reward_worker_cpus,
+            concurrency_per_worker=JUDGED_CONCURRENCY if reward.judges else RULES_CONCURRENCY,
+            judges=self.judges.proxies,
         )
-        await asyncio.gather(
-            self.engines.start(k.start_timeout_s), self.rewards.start(k.start_timeout_s), self.services_ready(k.start_timeout_s)
-        )
+        await self.rewards.start(k.start_timeout_s)
 
     async def services_ready(self, timeout_s: float) -> None:
         """Wait for the environment's services; a constructor that failed raises its own error here."""
@@ -97,7 +119,24 @@ class Runtime:
             }
             self.environment = build(Target(self.config.env.target, self.config.env.args), **self._services)
 
-    async def start_learner(self, model: str, optimizer: OptimizerConfig, steps: int, temperature: float) -> None:
+    async def start_policy_learner(self, model: str) -> None:
+        """Learner ranks for RL from `model`, with the frozen reference that a KL term needs. Says what the reference is."""
+        algo = self.config.algo
+        reference = (algo.kl.reference or model) if algo.kl.coef else None
+        await self.start_learner(model, algo.optimizer, algo.steps, algo.temperature, reference)
+        if reference is not None:
+            same = " (the start of this training)" if reference == model else ""
+            console.print(
+                f"reference: {reference}{same}, a frozen copy on every rank; {algo.kl.estimator} in the {algo.kl.where}"
+            )
+        elif algo.kl.reference is not None:
+            console.print(f"algo.kl.reference={algo.kl.reference} is not used: algo.kl.coef is 0", style="yellow", markup=False)
+        if algo.kl.in_loss and algo.kl.estimator == "k1":
+            console.print("algo.kl.estimator=k1 in the loss restrains nothing: its gradient is zero on average", style="yellow")
+
+    async def start_learner(
+        self, model: str, optimizer: OptimizerConfig, steps: int, temperature: float, reference: str | None = None
+    ) -> None:
         """Learner ranks with fresh optimizer state for `model`; earlier ranks are ended. See `connect`."""
         import ray
 
@@ -122,6 +161,7 @@ class Runtime:
             threads=k.learner_threads,
             trust_remote_code=c.model.trust_remote_code,
             train_layers=c.model.train_layers,
+            reference=reference,
         )
         self.learners = start_learner_actors(options, k.learner_cpus)
         async with deadline("starting the learner", k.start_timeout_s, "cluster.start_timeout_s"):

@@ -70,16 +70,17 @@ def build(spec: Target, **extra: Any) -> Any:
     return thing(**spec.args, **extra)
 
 
-def make_reward(spec: Target) -> Any:
+def make_reward(spec: Target, **judges: Any) -> Any:
     """The reward a config names: an object built from a class, or a plain or coroutine function of the trajectory.
 
     Raises ConfigError for arguments given to a function, and for what cannot be called.
     """
     reward = resolve(spec.target)
     if inspect.isclass(reward):
-        reward = build(spec)
-    elif spec.args:
-        raise ConfigError(f"reward {spec.target!r} is a function of the trajectory and takes no args, got {sorted(spec.args)}")
+        reward = build(spec, **judges)
+    elif spec.args or judges:
+        given = sorted([*spec.args, *judges])
+        raise ConfigError(f"reward {spec.target!r} is a function of the trajectory and takes no args, got {given}")
     if not callable(reward):
         raise ConfigError(f"reward {spec.target!r} gives a {type(reward).__name__}, which cannot be called with a trajectory")
     return reward

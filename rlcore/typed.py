@@ -90,3 +90,9 @@ def unknown_key(key: str, known: dict[str, bool]) -> str:
     ]
     near = list(dict.fromkeys(near))[:4]
     return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raises ConfigError unless `value` of the key `name` is one of the allowed ones."""
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}")

@@ -1,5 +1,5 @@
-"""Words and scripts: which language a text is in, and how it is counted and cut. Chinese has no spaces, so each of its
-characters counts as a word; everything else counts by whitespace.
+"""Words and scripts: which language a text is in, and how it is counted and cut. Chinese and Japanese have no spaces, so each of
+their characters counts as a word; everything else counts by whitespace.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from rlcore.errors import ConfigError
 
 CountTokens = Callable[[str], int]
 
-_CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
-_CJK_CHARACTER = re.compile(f"[{_CJK}]")
+_IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+_CJK = f"\u3040-\u30ff{_IDEOGRAPHS}"  # with kana: scripts that are written without spaces
+CJK = re.compile(f"[{_CJK}]")
+CJK_LANGUAGES = ("zh", "ja")
+_IDEOGRAPH = re.compile(f"[{_IDEOGRAPHS}]")
 _WORD = re.compile(f"[{_CJK}]|[^\\s{_CJK}]+")
 
 
 def count_words(text: str) -> int:
-    """Whitespace-separated words, each Chinese character counting as one. The default `CountTokens`."""
+    """Whitespace-separated words, each Chinese or Japanese character counting as one. The default `CountTokens`."""
     return sum(1 for _ in _WORD.finditer(text))
 
 
@@ -40,18 +43,19 @@ def token_counter(model: str) -> CountTokens:
 
 def detect_language(text: str) -> str:
     """ "zh" when the text has any Chinese character, else "en"."""
-    return "zh" if _CJK_CHARACTER.search(text) else "en"
+    return "zh" if _IDEOGRAPH.search(text) else "en"
 
 
-def language_ok(text: str, language: str, *, min_cjk: float, max_cjk: float) -> bool:
-    """True when the share of Chinese characters among the text's letters suits the language.
+def language_ok(text: str, language: str, *, min_cjk: float = 0.6, max_cjk: float = 0.05) -> bool:
+    """True when the share of Chinese and Japanese characters among the text's letters suits the language.
 
-    "zh" needs a share above `min_cjk`, any other language one below `max_cjk`. Digits, spaces and punctuation of either
-    script are not letters, so "2020-2023" suits every language but Chinese, where a text must have something Chinese.
+    "zh" and "ja" need a share above `min_cjk`, any other language one below `max_cjk` (foreign names may be quoted). Digits,
+    spaces and punctuation of either script are not letters, so "2020-2023" suits every language but those two, where a text must
+    have something of theirs. Citations are letters: leave them out before.
     """
     letters = sum(map(str.isalpha, text))
-    share = sum(map(str.isalpha, _CJK_CHARACTER.findall(text))) / letters if letters else 0.0
-    return share > min_cjk if language == "zh" else share < max_cjk
+    share = sum(map(str.isalpha, CJK.findall(text))) / letters if letters else 0.0
+    return share > min_cjk if language in CJK_LANGUAGES else share < max_cjk
 
 
 def shorten(text: str, over: int, head: int, tail: int, count_tokens: CountTokens = count_words) -> str:

@@ -132,6 +132,7 @@ def _question(machine: WarpState, query: Query) -> Sample:
         "question": machine.question,
         "cursor": machine.cursor,
         "messages": machine.prompt(),
+        "passages": [{"key": key, "text": machine.book[key].contents.strip()} for key in machine.shown],
         "allowed_keys": list(context.allowed_keys),
         "expandable": list(context.expandable),
         "state_hash": machine.hash,

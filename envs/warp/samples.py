@@ -29,6 +29,7 @@ SCHEMA: Schema = {
     "cursor": "string",  # null in the state "extend"
     "messages": [{"role": "string", "content": "string"}],
     "output": "string",
+    "passages": [{"key": "string", "text": "string"}],  # what the prompt shows; empty in the states "search" and "extend"
     "allowed_keys": ["string"],
     "expandable": ["string"],
     # What a reward compares with; search: golden_doc_ids; initialize: titles, required; write: citations; expand and terminate:

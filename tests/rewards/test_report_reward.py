@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rewards.report import Sentence, WarpReport, checklist_score, sentences
+from rewards.report import WarpReport, checklist_score
+from rewards.sentences import Sentence, sentences
 from rlcore.errors import ConfigError
 from rlcore.targets import Target, build
 from rlcore.types import Outcome, Query, Trajectory

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rewards.rules import format_score, language_ok, length, plan_basics, write_basics
+from rewards.rules import format_score, length, plan_basics, write_basics
 
 
 @pytest.mark.parametrize(
@@ -10,28 +10,6 @@ from rewards.rules import format_score, language_ok, length, plan_basics, write_
 )
 def test_format(valid: bool, has_thought: bool, score: float) -> None:
     assert format_score(valid, has_thought) == score
-
-
-@pytest.mark.parametrize(
-    ("text", "language", "ok"),
-    [
-        ("Lima is the capital of Peru.", "en", True),
-        ("", "en", True),
-        ("", "zh", False),
-        ("利马是秘鲁的首都。", "zh", True),  # 8 of 9 characters
-        ("利马是秘鲁的首都。", "en", False),
-        ("利马 Lima", "zh", False),  # 2 of 6
-        ("利马是秘鲁首都 Lima", "zh", True),  # 7 of 11 = 0.636
-        ("利马是首都啊 Lima", "zh", False),  # 6 of 10 = 0.6, which is not above 0.6
-        ("利马是秘鲁的首都 \\cite{textid1, textid22} 2024!", "zh", True),  # citations, digits and signs left out
-        ("a" * 19 + "秘", "en", False),  # 1 of 20 = 0.05, which is not below 0.05
-        ("a" * 20 + "秘", "en", True),  # 1 of 21
-        ("東京は日本の首都です", "ja", True),
-        ("Größe und Fläche", "de", True),
-    ],
-)
-def test_language(text: str, language: str, ok: bool) -> None:
-    assert language_ok(text, language) is ok
 
 
 @pytest.mark.parametrize(
@@ -51,8 +29,8 @@ def test_length(text: str, words: int) -> None:
     assert length(text) == words
 
 
-def nodes(count: int, title: str = "Peru", plan: str = "What it is.") -> list[dict[str, str]]:
-    return [{"title": title, "plan": plan}] * count
+def nodes(count: int) -> list[dict[str, str]]:
+    return [{"title": f"Part {'abcdefghi'[i]}", "plan": "What it is."} for i in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +39,12 @@ def nodes(count: int, title: str = "Peru", plan: str = "What it is.") -> list[di
 )
 def test_plan_basics(count: int, language: str, score: float) -> None:
     assert plan_basics(nodes(count), language, (2, 7)) == score
+
+
+def test_sections_of_one_title_are_one_section() -> None:
+    assert plan_basics(nodes(1) * 2, "en", (2, 7)) == 0.5
+    assert plan_basics([*nodes(1), {"title": " PART  A", "plan": "Again."}], "en", (2, 7)) == 0.5
+    assert plan_basics(nodes(4) * 2, "en", (2, 7)) == 0.5  # four, and too many all the same
 
 
 @pytest.mark.parametrize(
@@ -76,4 +60,10 @@ def test_plan_basics(count: int, language: str, score: float) -> None:
     ],
 )
 def test_write_basics(content: str, language: str, thirds: int) -> None:
-    assert write_basics(content, language, (3, 5), (0, 2)) == thirds / 3
+    assert write_basics(content, content, language, (3, 5), (0, 2)) == thirds / 3
+
+
+def test_the_least_length_and_the_language_are_asked_of_what_is_kept() -> None:
+    assert write_basics("one two three four", "one two", "en", (3, 5), (0, 2)) == 2 / 3
+    assert write_basics("one two three four five six", "one two three", "en", (3, 5), (0, 2)) == 2 / 3  # the most of all of it
+    assert write_basics("秘鲁的首都 one two three", "one two three", "en", (3, 9), (0, 2)) == 1

@@ -26,7 +26,8 @@ NODES = [{"title": "Peru", "plan": "The land."}, {"title": "Chad", "plan": "The 
 
 
 def sample(action: str, reference: dict[str, Any]) -> dict[str, Any]:
-    return {"id": "q1/0", "action": action, "language": "en", "reference": reference}
+    messages = [{"role": "user", "content": "Question: What of Peru? Lima is a city, and one a port."}]
+    return {"id": "q1/0", "action": action, "language": "en", "messages": messages, "reference": reference}
 
 
 def outcome(action: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
@@ -57,9 +58,14 @@ def score(name: str, result: dict[str, Any], weights: dict[str, Any] = ONE_TO_TH
     [
         ("initialize", outcome(INIT), {"format": 1, "basic": 1, "coverage": 0.5}, (1 + 2 + 1.5) / 6),
         ("initialize", outcome({**INIT, "sections": NODES[:1]}), {"format": 1, "basic": 0.5, "coverage": 0.5}, (1 + 1 + 1.5) / 6),
-        ("search", outcome(SEARCH, retrieved=["d9", "d2"]), {"format": 1, "recall": 0.5}, (1 + 1.5) / 4),
-        ("search", outcome(SEARCH, retrieved=["d2", "d1"], has_thought=False), {"format": 0.5, "recall": 1}, 3.5 / 4),
-        ("search", outcome(SEARCH), {"format": 1, "recall": 0}, 1 / 4),
+        ("search", outcome(SEARCH, retrieved=["d9", "d2"]), {"format": 1, "recall": 0.5, "precision": 0.5, "f1": 0.5}, 2.5 / 4),
+        (
+            "search",
+            outcome(SEARCH, retrieved=["d2", "d1", "d9", "d8"], has_thought=False),
+            {"format": 0.5, "recall": 1, "precision": 0.5, "f1": 2 / 3},
+            3.5 / 4,
+        ),
+        ("search", outcome(SEARCH), {"format": 1, "recall": 0, "precision": 0, "f1": 0}, 1 / 4),
         ("write", outcome(WRITE, cited=["textid1"]), {"format": 1, "basic": 1, "citation": 1}, 1),
         ("write", outcome(WRITE, cited=["textid1", "textid7"]), {"format": 1, "basic": 1, "citation": 2 / 3}, 5 / 6),
         ("write", outcome(WRITE, cited=["textid1"], invented=["textid9"]), {"format": 1, "basic": 1, "citation": 0}, 3 / 6),
@@ -92,7 +98,10 @@ def test_invalid_output_is_a_real_zero(name: str) -> None:
 
 def test_a_left_out_component_weighs_nothing_but_is_reported() -> None:
     reward = score("search", outcome(SEARCH, retrieved=["d1"], has_thought=False), {**ONE_TO_THREE, "search": {"recall": 2}})
-    assert (reward.value, reward.components) == (0.5, {"format": 0.5, "recall": 0.5})
+    assert (reward.value, reward.components) == (
+        0.5,
+        {"format": 0.5, "recall": 0.5, "precision": 1.0, "f1": pytest.approx(2 / 3)},
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +169,7 @@ def test_the_value_stays_in_the_unit_interval_for_any_weights() -> None:
 @pytest.mark.parametrize(
     ("action", "row", "words"),
     [
-        ("search", {"format": 1, "recal": 1}, "weights.search.recal"),
+        ("search", {"format": 1, "recal": 1}, "weights.search.recal: unknown component, there are format, recall"),
         ("search", {"recall": -0.1}, "weights.search.recall"),
         ("search", {"recall": float("nan")}, "weights.search.recall"),
         ("search", {"recall": float("inf")}, "weights.search.recall"),

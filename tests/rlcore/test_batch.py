@@ -65,7 +65,7 @@ def test_a_shared_prompt_is_stored_once_and_replies_restart_their_positions():
     # token 1 and token 3 are both predicted by the prompt's last token; token 5 by the context token 4 before it
     assert row.predictors == [2, 3, 2, 6] and row.targets == [1, 2, 3, 5]
     assert row.weights == [0.1, 0.1, 0.2, 0.2] and row.advantages == [0.5, 0.5, -0.5, -0.5]
-    assert row.rollout_logprobs == [-0.1, -0.2, -0.1, -2.0]
+    assert row.rollout_logprobs == [-0.1, -0.2, -0.1, -2.0] and row.samples == [0, 0, 1, 1]
 
 
 def test_a_second_family_in_a_row_is_a_segment_of_its_own():
@@ -80,6 +80,7 @@ def test_rows_respect_the_token_budget_and_lose_nothing():
     rows = build_rows(samples, [1.0] * 5, max_tokens=22)  # the prompt and two replies fill a row
     assert [len(r) for r in rows] == [22, 22, 16]
     assert sorted(t for r in rows for t in r.targets) == sorted(t for i in range(5) for t in [i] * 6)
+    assert all(r.samples == r.targets for r in rows)  # sample i says i: each token still knows whose it is
 
 
 def test_a_sequence_longer_than_the_budget_has_a_row_of_its_own():

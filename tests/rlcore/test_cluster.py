@@ -1,4 +1,5 @@
 import asyncio
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -136,6 +137,16 @@ def test_a_hung_replica_is_an_infrastructure_failure_and_gets_no_more_calls():
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert (await proxy.search())[0] == "first"  # its answer came late, but came
+
+    asyncio.run(run())
+
+
+def test_a_proxy_can_be_sent_to_another_process():
+    """Handles go along, its own counts do not: the worker that gets it has no call in flight."""
+
+    async def run():
+        proxy = pickle.loads(pickle.dumps(ServiceProxy("retriever", ["a handle", "another"], 5)))
+        assert (proxy._name, proxy._in_flight, proxy._timeout_s) == ("retriever", {"a handle": 0, "another": 0}, 5)
 
     asyncio.run(run())
 

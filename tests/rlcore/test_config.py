@@ -11,7 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from recipes.cli import CONF, check_overrides, compose_config
 from rlcore.config import Config, check_files, load_config
+from rlcore.correction import Correction
 from rlcore.errors import ConfigError
+from rlcore.kl import KL
 
 
 @functools.cache
@@ -81,6 +83,29 @@ def test_forced_expansions_are_a_list_of_counts():
             composed(f"evaluate.expansions={wrong}")
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("dr_grpo", {"std": "none", "aggregation": "constant", "constant_length": 160.0}),
+        ("dapo", {"aggregation": "token_mean", "resample_tied": 3, "truncated": "soft"}),
+        ("gspo", {"ratio": "sequence", "clip_low": 3e-4}),
+        ("cispo", {"surrogate": "cispo", "clip_low": 1.0}),
+        ("rloo", {"advantage": "rloo", "kl": KL(0.01, "k1", "reward")}),
+        ("reinforce_pp", {"advantage": "reinforce_pp", "kl": KL(0.01, "k1", "reward")}),
+        ("icepop", {"old_logprobs": "recomputed", "correction": Correction("icepop", 0.5, 5.0)}),
+    ],
+)
+def test_every_algorithm_is_grpo_with_a_few_values_changed(name, changes):
+    algo = composed(f"algo={name}").algo
+    assert {key: getattr(algo, key) for key in changes} == changes
+    assert algo.optimizer == composed().algo.optimizer and algo.temperature == 1.0
+
+
+def test_a_reference_that_is_not_there_is_refused_before_anything_starts(tiny):
+    with pytest.raises(ConfigError, match="algo.kl.reference='nowhere' holds no model"):
+        check_files(composed("model=tiny", "env=vowels", "algo.kl.coef=0.1", "algo.kl.reference=nowhere"))
+
+
 @pytest.mark.parametrize("recipe", ["demo", "smoke"])
 def test_the_two_commands_compose(recipe):
     assert composed(f"recipe={recipe}").env.name == "warp_atomic"
@@ -102,6 +127,7 @@ def test_the_two_commands_compose(recipe):
         ("algo.aggregation=mean", "token_mean, trajectory_mean, sequence_mean, constant"),
         ("algo.aggregation=constant", "algo.constant_length"),
         ("algo.std=max", "sample, population or none"),
+        ("+algo.top_p=0.8", "unknown key 'algo.top_p'"),
         ("algo.optimizer.schedule=step", "constant, linear or cosine"),
         ("algo.optimizer.lr=0", "algo.optimizer.lr=0.0 must be above 0"),
         ("algo.max_tokens=4096", "no room for a prompt in model.max_model_len=2048"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import json
 import threading
 import time
@@ -10,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from rlcore.endpoint import Endpoint
+from rlcore.endpoint import Endpoint, _seconds
 from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure
 
 MESSAGES = [{"role": "user", "content": "你好"}]
@@ -82,17 +83,35 @@ def test_a_budget_of_attempts(server):
     assert len(server.requests) == 3
 
 
-@pytest.mark.parametrize(("status", "error"), [(401, ConfigError), (404, ConfigError), (400, DataFailure), (422, DataFailure)])
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(401, ConfigError), (402, ConfigError), (404, ConfigError), (400, DataFailure), (422, DataFailure)],
+)
 def test_what_does_not_pass_is_asked_once_and_never_shows_the_key(server, status, error):
     with pytest.raises(error, match=f"answered {status}: no: ") as raised:
         ask(server, (status, "no: sk-secret", 0))
     assert len(server.requests) == 1 and "sk-secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("answer", ["not json", {"choices": []}, {"error": "odd"}, []])
-def test_an_answer_that_is_no_completion(server, answer):
-    with pytest.raises(DataFailure, match="answered no chat completion"):
+@pytest.mark.parametrize(
+    "answer", ["not json", {"choices": []}, {"error": "odd"}, [], {"choices": [{"message": {"content": 4}}]}]
+)
+def test_an_answer_that_is_no_completion_passes_or_fails(server, answer):
+    assert ask(server, (200, answer, 0), (200, GOOD, 0)).text == "Hello."
+    with pytest.raises(InfrastructureFailure, match="answered no chat completion"):
         ask(server, (200, answer, 0))
+
+
+def test_no_money_left_is_not_asked_again(server):
+    with pytest.raises(ConfigError, match="answered 429"):
+        ask(server, (429, {"error": {"code": "insufficient_quota"}}, 0))
+    assert len(server.requests) == 1
+
+
+def test_retry_after_is_seconds_or_a_date():
+    soon = email.utils.formatdate(time.time() + 100, usegmt=True)
+    assert (_seconds("7"), _seconds(None), _seconds("soon"), _seconds("Wed, 21 Oct 2015 07:28:00 GMT")) == (7.0, 0.0, 0.0, 0.0)
+    assert 95 < _seconds(soon) <= 100
 
 
 def test_a_slow_server_and_a_closed_port(server):

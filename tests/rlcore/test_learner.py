@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlcore.batch import Sample, build_rows, spread_rows, token_weights
+from rlcore.batch import Sample, build_rows, spread_rows, token_weights, whole_row
+from rlcore.kl import KL
+from rlcore.loop import combine
 from rlcore.loss import PolicyLoss
 from rlcore.types import Sequence
 from tests.rlcore.conftest import learner_options, start_learners
@@ -14,6 +16,7 @@ from tests.rlcore.conftest import learner_options, start_learners
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PROBE = [list(range(100, 140))]
+LOSS = PolicyLoss()
 
 
 def window() -> list[Sample]:
@@ -108,12 +111,54 @@ def test_an_export_reloads_as_the_model_it_was(reference):
     assert not (reference.folder / "export.tmp").exists()
 
 
-def test_a_gradient_that_is_not_finite_ends_the_step(another, loop):
+@pytest.fixture(scope="module")
+def sharded(ray_cluster, tiny, loop):
+    """Two ranks, ZeRO 2, with the model itself as a frozen reference, before the first step."""
+    actors = loop.run(start_learners(learner_options(tiny, ranks=2, stage=2, reference=tiny)))
+    yield actors
+    loop.run(close(actors))
+
+
+async def on_every_rank(actors, weight: float | None = None, loss: PolicyLoss = LOSS, first: bool = False):
     samples = window()
-    rows = build_rows(samples, [float("nan")] * len(samples), 64)
+    weights = token_weights(samples, "trajectory_mean") if weight is None else [weight] * len(samples)
+    shares = spread_rows(build_rows(samples, weights, 24), len(actors))
+    return combine(
+        await asyncio.gather(*(a.train_step.remote(rows, loss, first) for a, rows in zip(actors, shares, strict=True)))
+    )
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_and_the_next_step_is_sound(reference, another, loop):
+    async def main():
+        await another[0].load.remote(str(reference.folder / "checkpoint"))
+        before = await another[0].score.remote(PROBE)
+        bad = await on_every_rank(another, float("nan"))
+        return bad, await another[0].score.remote(PROBE) == before, await on_every_rank(another)
+
+    bad, unchanged, sound = loop.run(main())
+    assert bad["nonfinite"] == 1 and unchanged and sound["nonfinite"] == 0
+    wanted = reference.figures[1]  # the step that follows the checkpoint, with its learning rate
+    assert {k: sound[k] for k in wanted} == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+def test_sharded_ranks_start_on_policy_at_their_reference_and_skip_what_is_not_finite(reference, sharded, loop):
+    """At distance zero k3 has no gradient: the first step is the reference's without a KL term."""
+    with_kl = PolicyLoss(kl=KL(0.1, "k3"))
 
     async def main():
-        await another[0].train_step.remote(rows, PolicyLoss())
+        (held,) = await sharded[1].score_reference.remote([whole_row(PROBE[0])])
+        assert [held] == await sharded[1].score.remote(PROBE)
+        first = await on_every_rank(sharded, loss=with_kl, first=True)
+        before = await asyncio.gather(*(a.score.remote(PROBE) for a in sharded))
+        bad = await on_every_rank(sharded, float("nan"), with_kl)
+        unchanged = await asyncio.gather(*(a.score.remote(PROBE) for a in sharded)) == before
+        return first, bad, unchanged, await on_every_rank(sharded, loss=with_kl)
 
-    with pytest.raises(FloatingPointError, match="gradient norm is nan"):
-        loop.run(main())
+    first, bad, unchanged, second = loop.run(main())
+    wanted = reference.figures[0]
+    assert {k: first[k] for k in wanted} == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6) and first["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+    assert bad["nonfinite"] == 1 and unchanged
+    assert second["lr"] == pytest.approx(reference.figures[1]["lr"]) and second["kl"] > 1e-6
+    assert second["policy_loss"] == pytest.approx(reference.figures[1]["loss"], rel=1e-4, abs=1e-6)
+    assert second["loss"] == pytest.approx(second["policy_loss"] + second["kl_loss"], abs=1e-6)

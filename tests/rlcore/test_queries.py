@@ -1,7 +1,9 @@
+from collections import Counter
+
 import pytest
 
 from rlcore.errors import ConfigError
-from rlcore.queries import QueryCursor, read_queries, split_queries
+from rlcore.queries import QueryCursor, kinds_of, read_queries, split_queries
 from rlcore.types import Query
 
 FIVE = [Query(c) for c in "abcde"]
@@ -67,3 +69,21 @@ def test_a_split_of_a_file(tmp_path):
         split_queries(str(path), "test")
     with pytest.raises(ConfigError, match="no query file at"):
         split_queries(str(tmp_path / "none"), "train")
+
+
+def test_kinds_are_spread_evenly_over_every_epoch():
+    queries = [Query(f"{kind}{i}", {"action": kind}) for kind, n in [("write", 6), ("stop", 3), ("plan", 3)] for i in range(n)]
+    kinds = kinds_of(queries, "action")
+    assert kinds == ["write"] * 6 + ["stop"] * 3 + ["plan"] * 3
+    cursor = QueryCursor(queries, seed=1, kinds=kinds)
+    epochs = [[cursor.draw()[1] for _ in range(12)] for _ in range(4)]
+    for drawn in epochs:
+        assert sorted(q.id for q in drawn) == sorted(q.id for q in queries)  # still a permutation
+        for start in range(0, 12, 4):  # every step of four: two of the kind that has half of the queries, one of each other
+            assert Counter(q.data["action"] for q in drawn[start : start + 4]) == {"write": 2, "stop": 1, "plan": 1}
+    assert len({tuple(q.id for q in drawn) for drawn in epochs}) == 4
+
+
+def test_without_a_field_all_queries_are_of_one_kind():
+    assert kinds_of(FIVE, None) == [None] * 5
+    assert kinds_of([Query("a", {"action": 3}), Query("b")], "action") == ["3", "None"]

@@ -18,7 +18,7 @@ def train_row() -> Row:
     ids = list(range(500, 520))
     n = len(ids)
     m = n - 1
-    return Row(ids, list(range(n)), [0] * n, [0] * n, list(range(m)), ids[1:], [1.0 / n] * m, [1.0] * m, [-7.6] * m)
+    return Row(ids, list(range(n)), [0] * n, [0] * n, list(range(m)), ids[1:], [1.0 / n] * m, [1.0] * m, [-7.6] * m, [0] * m)
 
 
 def test_nothing_is_sampled_before_the_first_push(pair, loop):

@@ -21,10 +21,14 @@ from rlcore.errors import ConfigError
         ("中文中文中文中 abcd", "zh", True),  # 7 of 11
         ("abcdefghijklmnopqrs 中", "en", False),  # 1 of 20 letters: 0.05 is not below 0.05
         ("abcdefghijklmnopqrst 中", "en", True),  # 1 of 21
+        ("利马 Lima 2024!", "zh", False),  # 2 of 6
+        ("東京は日本の首都です", "ja", True),
+        ("ラーメン", "ja", True),
+        ("Größe und Fläche", "de", True),
     ],
 )
 def test_language_ok(text, language, ok):
-    assert language_ok(text, language, min_cjk=0.6, max_cjk=0.05) is ok
+    assert language_ok(text, language) is ok
 
 
 def test_detect_language():
@@ -35,6 +39,7 @@ def test_detect_language():
 def test_a_chinese_character_is_a_word():
     assert count_words("one  two\nthree") == 3
     assert count_words("奥斯陆 is 首都") == 6
+    assert count_words("東京タワー") == 5
     assert count_words("") == 0
 
 

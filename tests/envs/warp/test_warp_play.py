@@ -39,14 +39,16 @@ def test_a_sample_has_what_the_contract_says(samples):
     write = _only(samples, "write")
     assert set(write) == {
         *("id", "query_id", "split", "language", "state", "action", "question", "cursor", "messages", "output"),
-        *("allowed_keys", "expandable", "reference", "state_hash"),
+        *("passages", "allowed_keys", "expandable", "reference", "state_hash"),
     }
     assert (write["query_id"], write["split"], write["language"], write["cursor"]) == ("q0001", "train", "en", "section-1")
     assert [m["role"] for m in write["messages"]] == ["system", "user"]
     assert write["allowed_keys"] == ["textid1", "textid3", "textid4", "textid2"] and write["expandable"] == []
     assert all(f"{key}: " in write["messages"][1]["content"] for key in write["allowed_keys"])
+    assert [p["key"] for p in write["passages"]] == write["allowed_keys"] and "Peru" in write["passages"][0]["text"]
+    assert _only(samples, "initialize")["passages"] and not _only(samples, "search")["passages"]
     expand = _only(samples, "expand")
-    assert expand["allowed_keys"] == [] and expand["expandable"] == ["section-1", "section-2", "section-3"]
+    assert expand["passages"] == expand["allowed_keys"] == [] and expand["expandable"] == ["section-1", "section-2", "section-3"]
     assert expand["cursor"] is None
 
 

@@ -1,0 +1,108 @@
+"""The judges of a run as Ray actors: one pool for each named judge, and the vLLM servers of those that are local.
+
+reward worker --proxy--> JudgePool (one actor) --HTTP--> vLLM servers of ours (an actor and a process each), any other URL
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlcore.cluster import ServiceProxy, start_service
+from rlcore.errors import ConfigError, InfrastructureFailure
+from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, read_key
+
+RESTARTS = 3  # of a judge's actor; its counts start anew, its answers are on disk
+RESTART_S = 120.0  # what a restart may add to a question's time
+FIGURES_S = 5.0
+STOP_S = 20.0
+
+
+def make_pool(minute_s: float = 60.0, **args: Any) -> Any:
+    """A JudgePool in its actor. One that takes over from an actor that died waits a minute: the limits hold through that."""
+    import ray
+
+    from rlcore.judge_pool import JudgePool
+
+    restarted = ray.get_runtime_context().was_current_actor_reconstructed
+    not_before = asyncio.get_running_loop().time() + minute_s if restarted else 0.0
+    return JudgePool(minute_s=minute_s, not_before=not_before, **args)
+
+
+def with_absolute_cache(config: JudgeConfig) -> JudgeConfig:
+    """Actors have a working directory of their own; the cache is meant relative to the driver's."""
+    return config if config.cache is None else replace(config, cache=str(Path(config.cache).absolute()))
+
+
+class Judges:
+    """The judges a reward is given, by name. `start` before the reward workers, `stop` before Ray goes down."""
+
+    def __init__(self, configs: dict[str, JudgeConfig], options: dict[str, Any] | None = None) -> None:
+        """`options` go to every JudgePool; for tests."""
+        self._configs, self._options = configs, options or {}
+        self._servers: list[ServiceProxy] = []
+        self.proxies: dict[str, ServiceProxy] = {}
+
+    async def start(self, timeout_s: float) -> None:
+        """Start servers and pools and check every endpoint. Raises ConfigError naming judge, endpoint and reason."""
+        started = await asyncio.gather(*(self._start(name, c, timeout_s) for name, c in self._configs.items()))
+        self.proxies = dict(zip(self._configs, started, strict=True))
+
+    async def _start(self, name: str, config: JudgeConfig, timeout_s: float) -> ServiceProxy:
+        keys = {e: read_key(f"env.reward.judges.{name}.endpoints.{e}", c) for e, c in config.endpoints.items()}
+        endpoints = dict(config.endpoints)
+        for i, (url, key) in enumerate(await self._start_servers(name, config, timeout_s)):
+            assert config.local is not None
+            endpoints[f"local-{i}"] = JudgeEndpointConfig(url, config.local.model)
+            keys[f"local-{i}"] = key
+        args = {"config": with_absolute_cache(config), "endpoints": endpoints, "keys": keys, **self._options}
+        proxy = start_service(
+            f"judge {name}", "rlcore.judge_actors.make_pool", args, config.cpus, config.budget_s + RESTART_S, restarts=RESTARTS
+        )
+        try:
+            await proxy.check()
+        except ConfigError as error:
+            raise ConfigError(f"env.reward.judges.{name}: {error}") from error
+        return proxy
+
+    async def _start_servers(self, name: str, config: JudgeConfig, timeout_s: float) -> list[tuple[str, str]]:
+        """URL and key of each server of ours."""
+        local = config.local
+        if local is None:
+            return []
+        servers = [
+            start_service(
+                f"{name}'s server",
+                "rlcore.judge_server.JudgeServer",
+                {"config": local},
+                local.cpus,
+                timeout_s + 2 * STOP_S,
+                gpus=local.gpus,
+            )  # fmt: skip
+            for _ in range(local.servers)
+        ]
+        self._servers += servers
+        return list(await asyncio.gather(*(server.start(timeout_s) for server in servers)))
+
+    async def figures(self) -> dict[str, float]:
+        """What every judge counted, as judge/<name>/...; nothing of one that does not answer at once."""
+
+        async def one(name: str, proxy: ServiceProxy) -> dict[str, float]:
+            try:
+                async with asyncio.timeout(FIGURES_S):
+                    return {f"judge/{name}/{k}": v for k, v in (await proxy.stats()).items()}
+            except (TimeoutError, InfrastructureFailure):
+                return {}
+
+        parts = await asyncio.gather(*(one(name, proxy) for name, proxy in self.proxies.items()))
+        return {k: v for part in parts for k, v in part.items()}
+
+    async def stop(self) -> None:
+        """End the servers' processes."""
+        try:
+            async with asyncio.timeout(STOP_S):
+                await asyncio.gather(*(server.stop() for server in self._servers), return_exceptions=True)
+        except TimeoutError:
+            pass  # their parents end with Ray, and they with their parents

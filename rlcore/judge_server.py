@@ -1,0 +1,151 @@
+"""A judge of our own: vLLM's OpenAI server as a process of one Ray actor.
+
+The process has a group of its own and ends with its parent, whatever happens to that: the kernel tells it (this file, run as a
+program, asks for that and then becomes the server).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+
+from rlcore.errors import ConfigError
+from rlcore.judge_config import LocalJudgeConfig
+
+STOP_S = 10.0
+LAST_LINES = 15
+PR_SET_PDEATHSIG = 1
+
+
+class JudgeServer:
+    """Hosted by rlcore.cluster.Service. The server listens on this node's own address and asks for a key made up here."""
+
+    def __init__(self, config: LocalJudgeConfig) -> None:
+        self._config = config
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self, timeout_s: float) -> tuple[str, str]:
+        """Start the server; returns its URL and key once it answers.
+
+        Raises ConfigError with the last lines of its log when it ends, or does not answer within `timeout_s`.
+        """
+        host, key = _own_address(), secrets.token_hex(16)
+        with socket.create_server((host, 0)) as free:
+            port = free.getsockname()[1]
+        command = launch(self._config, host, port)
+        environment = {**os.environ, **server_environment(self._config), "VLLM_API_KEY": key}
+        self._process = subprocess.Popen(  # noqa: ASYNC220 - the kernel watches the thread that starts it: it has to be this one
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+        try:
+            async with asyncio.timeout(timeout_s), httpx.AsyncClient(timeout=5.0) as client:
+                while not await _healthy(client, f"http://{host}:{port}/health"):
+                    if self._process.poll() is not None:
+                        raise ConfigError(f"the judge's server ended with {self._process.returncode}: {self._last_lines()}")
+                    await asyncio.sleep(0.3)
+        except BaseException as error:
+            await self.stop()
+            if isinstance(error, TimeoutError):
+                raise ConfigError(f"the judge's server did not answer within {timeout_s:g} s: {self._last_lines()}") from error
+            raise
+        return f"http://{host}:{port}/v1", key
+
+    async def stop(self) -> None:
+        """End the server and its children."""
+        process = self._process
+        if process is None:
+            return
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, sign)
+            except ProcessLookupError:  # the whole group has ended
+                break
+            for _ in range(int(STOP_S / 0.1)):
+                if process.poll() is not None and not _group_lives(process.pid):
+                    break
+                await asyncio.sleep(0.1)
+        self._process = None
+
+    def _last_lines(self) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 8192))
+        lines = self._log.read().decode("utf-8", "replace").splitlines()
+        return "\n".join(lines[-LAST_LINES:])
+
+
+def launch(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
+    """This file as a program, which becomes the server."""
+    return [sys.executable, "-m", __name__, str(os.getpid()), *server_arguments(c, host, port)]
+
+
+def server_arguments(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
+    """The server's command line. The model is served under the name it is configured with."""
+    arguments = [
+        *("--model", c.model, "--served-model-name", c.model, "--host", host, "--port", str(port), "--dtype", c.dtype),
+        *("--max-model-len", str(c.max_model_len), "--max-num-seqs", str(c.max_num_seqs), "--seed", "0"),
+        *("--generation-config", "vllm", "--disable-uvicorn-access-log", "--tensor-parallel-size", str(max(1, c.gpus))),
+    ]
+    if c.gpus == 0:  # as for the rollout engine (rlcore/engine.py)
+        arguments += ["--enforce-eager", "--block-size", "32", "--gpu-memory-utilization", "0.3", "--no-enable-chunked-prefill"]
+        arguments += ["--max-num-batched-tokens", str(max(4096, c.max_model_len))]
+    else:
+        arguments += ["--gpu-memory-utilization", str(c.gpu_memory_utilization)]
+    return arguments + c.args
+
+
+def server_environment(c: LocalJudgeConfig) -> dict[str, str]:
+    """The variables it needs beyond this process's own."""
+    from rlcore.cluster import cpu_environment
+
+    path = os.pathsep.join(filter(None, [str(Path(__file__).absolute().parents[1]), os.environ.get("PYTHONPATH")]))
+    common = {"VLLM_LOGGING_LEVEL": "WARNING", "PYTHONPATH": path}
+    if c.gpus > 0:
+        return common
+    unbound = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(c.kv_cache_gib)}
+    return common | cpu_environment(c.threads) | unbound
+
+
+def _own_address() -> str:
+    """This node's address in the cluster, loopback without one."""
+    import ray
+
+    return ray.util.get_node_ip_address() if ray.is_initialized() else "127.0.0.1"
+
+
+async def _healthy(client: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await client.get(url)).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def become_server(parent: int, arguments: list[str]) -> None:
+    """Turn this process into the server, which gets a SIGTERM when its parent ends (on Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before it could be watched
+        sys.exit(1)
+    os.execv(sys.executable, [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments])
+
+
+if __name__ == "__main__":
+    become_server(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,218 @@
+"""Judges in Ray: reward workers -> the judge's actor -> HTTP, against a scripted server and against vLLM's own."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.judge_actors import Judges
+from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, JudgeLimitsConfig, LocalJudgeConfig
+from rlcore.targets import Target
+from rlcore.types import Outcome, Query, RewardResult, Trajectory
+
+RATED = "tests.rlcore.judged_rewards.Rated"
+MINUTE_S = 4.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    yield
+    ray.shutdown()
+
+
+def trajectories(count: int) -> list[Trajectory]:
+    return [Trajectory(Query("q"), "g", i, outcome=Outcome({"text": f"text {i}"})) for i in range(count)]
+
+
+def right(text: str) -> int:
+    return 1 + int(text.split()[-1]) % 5
+
+
+class Server(ThreadingHTTPServer):
+    """Rates a text by its number, and misbehaves as `faults` says: (share, status, headers, body)."""
+
+    daemon_threads = True
+
+    def __init__(self, faults: list[tuple[float, int, dict[str, str], str]]) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.faults, self.draws, self.lock = faults, random.Random(0), threading.Lock()
+        self.arrived: list[float] = []
+        self.open = self.most = 0
+        self.answered: collections.Counter[str] = collections.Counter()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def fault(self) -> tuple[float, int, dict[str, str], str] | None:
+        draw = self.draws.random()
+        for fault in self.faults:
+            draw -= fault[0]
+            if draw < 0:
+                return fault
+        return None
+
+    def most_in(self, seconds: float) -> int:
+        return max(sum(start <= t < start + seconds for t in self.arrived) for start in self.arrived)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_POST(self) -> None:
+        server = self.server
+        text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
+        with server.lock:
+            server.arrived.append(time.monotonic())
+            server.open += 1
+            server.most = max(server.most, server.open)
+            fault = server.fault() if "text" in text else None
+        time.sleep(0.02)
+        reply = json.dumps({"score": right(text) if "text" in text else 5 if "superb" in text else 1})
+        whole = {"choices": [{"message": {"content": reply}, "finish_reason": "stop"}]}
+        _, status, headers, body = fault or (1.0, 200, {}, json.dumps(whole))
+        with server.lock:
+            server.open -= 1
+            server.answered[text] += fault is None
+        if status == 0:  # hangs
+            time.sleep(5)
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def config(server: Server, cache: Path, **changes: Any) -> JudgeConfig:
+    values: dict[str, Any] = {
+        "endpoints": {"main": JudgeEndpointConfig(server.url, "stub")}, "limits": JudgeLimitsConfig(16, 60),
+        "timeout_s": 2.0, "budget_s": 100.0, "breaker_failures": 50, "cache": str(cache),
+    }  # fmt: skip
+    return JudgeConfig(**(values | changes))
+
+
+async def score_all(judges: Judges, count: int, workers: int, args: dict[str, Any], beside: Any = None) -> list[RewardResult]:
+    from rlcore.reward_pool import RewardPool
+
+    await judges.start(300)
+    pool = RewardPool(
+        Target(RATED, args), workers=workers, timeout_s=240, worker_cpus=0.1, concurrency_per_worker=64, judges=judges.proxies
+    )
+    try:
+        await pool.start(300)
+        scoring = asyncio.gather(*(pool.score(t) for t in trajectories(count)))
+        if beside is not None:
+            await beside(judges)
+        return list(await scoring)
+    finally:
+        await pool.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_four_workers_faults_and_a_killed_actor(cluster: None, tmp_path: Path) -> None:
+    """Every trajectory is scored right or unavailable with its reason; the limits hold; nothing is asked twice, not even by the
+    run that resumes."""
+    import ray
+
+    prose = json.dumps({"choices": [{"message": {"content": "Good!"}, "finish_reason": "stop"}]})
+    server = Server(
+        [(0.1, 429, {"Retry-After": "0"}, "slow down"), (0.05, 500, {}, "broken"), (0.02, 0, {}, ""), (0.01, 200, {}, "garbage"),
+         (0.02, 200, {}, prose)]
+    )  # fmt: skip
+    options = {"minute_s": MINUTE_S, "wait_s": 0.02}
+    test = {"good": "superb", "bad": "dreadful"}
+
+    async def kill(judges: Judges) -> None:
+        while sum(server.answered.values()) < 60:  # noqa: ASYNC110 - the server has a thread of its own
+            await asyncio.sleep(0.05)
+        (actor,) = judges.proxies["judge"]._in_flight
+        ray.kill(actor, no_restart=False)
+
+    async def main() -> None:
+        judges = Judges({"judge": config(server, tmp_path / "cache")}, options)
+        results = await score_all(judges, 200, 4, test, beside=kill)
+        scored = [(r.value, right(f"text {i}")) for i, r in enumerate(results) if r.available]
+        reasons = [r.reason for r in results if not r.available]
+        twice = {text: n for text, n in server.answered.items() if n > 1}
+        figures = await judges.figures()
+        print(
+            f"{len(scored)} scored, {len(reasons)} unavailable {set(reasons)}, {len(server.arrived)} requests, {len(twice)} twice"
+        )
+        print(f"{server.most} at once, {server.most_in(MINUTE_S)} in the fullest minute, {len(twice)} answered twice; {figures}")
+        assert all(value == expected for value, expected in scored)
+        assert len(scored) >= 195 and all(reasons)
+        assert server.most <= 16 and server.most_in(MINUTE_S) <= 60
+        # answered as the actor died, or a re-ask after "Good!", which counts as an answer of its own
+        assert len(twice) <= 16
+        assert figures["judge/judge/toy/rate/asked"] > 0 and figures["judge/judge/endpoint/main/requests"] > 0
+        asked = len(server.arrived)
+        resumed = Judges({"judge": config(server, tmp_path / "cache")}, options)
+        again = await score_all(resumed, 200, 1, {})
+        assert [r.value for r in again if r.available] == [value for value, _ in scored]
+        assert len(server.arrived) <= asked + 1 + 6 * len(reasons)  # the health check, and what was never answered
+
+    asyncio.run(asyncio.wait_for(main(), 400))
+    server.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_real_judge_behind_vllms_server(cluster: None, tiny: str) -> None:
+    """Scores flow where the schema holds a random model to the form; without it its replies are unusable, and no score is 0."""
+    import psutil
+    import ray
+
+    local = LocalJudgeConfig(tiny, "float32", 512, max_num_seqs=8, threads=1)
+    judges = Judges({"judge": JudgeConfig(local=local, limits=JudgeLimitsConfig(8), timeout_s=200, budget_s=220)})
+
+    async def main() -> None:
+        held, free = await score_all(judges, 6, 1, {"structured": True}), await score_again(judges)
+        figures = await judges.figures()
+        print([r.value for r in held], [r.reason for r in free], figures)
+        assert sum(r.available for r in held) >= 3 and all(r.value in (1, 2, 3, 4, 5) for r in held if r.available)
+        assert not any(r.available for r in free) and all("reply unusable" in str(r.reason) for r in free)
+        assert figures["judge/judge/unusable"] >= 12.0  # 6 trajectories, each asked twice
+        assert figures["judge/judge/prompt_tokens"] > 0 and figures["judge/judge/latency_p50_s"] > 0
+        (server,) = judges._servers
+        (actor,) = server._in_flight
+        (program,) = [
+            p for p in psutil.process_iter(["cmdline"]) if {"vllm.entrypoints.openai.api_server", tiny} <= set(p.info["cmdline"])
+        ]
+        members = [program, *program.children(recursive=True)]
+        ray.kill(actor)  # a run that dies: nobody stops the server
+        psutil.wait_procs(members, timeout=30)
+        assert not [p for p in members if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+    async def score_again(judges: Judges) -> list[RewardResult]:
+        from rlcore.reward_pool import RewardPool
+
+        pool = RewardPool(Target(RATED), workers=1, timeout_s=240, judges=judges.proxies)
+        await pool.start(300)
+        try:
+            return list(await asyncio.gather(*(pool.score(t) for t in trajectories(6))))
+        finally:
+            await pool.close()
+
+    asyncio.run(asyncio.wait_for(main(), 900))
