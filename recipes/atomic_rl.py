@@ -13,7 +13,6 @@ from recipes.cli import run_recipe
 from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer, queries
 from rlcore.checkpoint import RunState, export_model, load_checkpoint, read_state, run_settings, save_checkpoint
 from rlcore.config import Config
-from rlcore.loop import train
 from rlcore.metrics import MetricsWriter, console
 from rlcore.queries import QueryCursor, kinds_of
 from rlcore.runtime import Runtime
@@ -24,6 +23,8 @@ async def run_rl(
     runtime: Runtime, state: RunState, drawn: list[Query], held: list[Query], metrics: MetricsWriter, run_dir: Path
 ) -> Path:
     """Train the runtime's learner, already in service on the engines, on `drawn`; checkpoint and export at the end."""
+    from rlcore.loop import train  # brings torch, which a dry run does not need
+
     config = runtime.config
     kinds = kinds_of(drawn, config.env.group_by)
     cursor = QueryCursor(drawn, config.seed, position=state.position, done=state.done, kinds=kinds)

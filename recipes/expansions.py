@@ -125,12 +125,10 @@ def _figures(values: list[float]) -> dict[str, float | None]:
 
 def plot(result: dict[str, Any], path: Path) -> None:
     """Draw `curve`'s result as a PNG: the forced quality with standard errors over the policy's own numbers of expansions."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     stops = axes.twinx()
     own, points = result["own"], result["forced"]
     stops.bar([int(k) for k in own["distribution"]], list(own["distribution"].values()), color="0.85")
@@ -146,5 +144,4 @@ def plot(result: dict[str, Any], path: Path) -> None:
     axes.legend()
     temporary = path.with_name(f"{path.stem}.tmp.png")
     figure.savefig(temporary, dpi=150)
-    pyplot.close(figure)
     temporary.replace(path)

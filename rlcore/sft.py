@@ -12,7 +12,6 @@ from rlcore.batch import Sample, build_rows, token_weights
 from rlcore.config import SftConfig
 from rlcore.environment import Message
 from rlcore.errors import RunFailed
-from rlcore.loop import optimizer_step
 from rlcore.metrics import MetricsWriter, console
 from rlcore.policy import ChatRenderer
 from rlcore.queries import epoch_order
@@ -57,6 +56,8 @@ async def fine_tune(
 
     A demonstration longer than `model.max_model_len` is left out, and their number is printed.
     """
+    from rlcore.loop import optimizer_step  # brings torch, which a dry run does not need
+
     sequences = [encode(d, runtime.renderer, end_of_turn) for d in demonstrations]
     limit = runtime.config.model.max_model_len
     kept = [(s, d.kind) for s, d in zip(sequences, demonstrations, strict=True) if len(s) <= limit]

@@ -39,7 +39,7 @@ class BroadcastGroup:
         except (RuntimeError, dist.DistError) as error:
             raise RuntimeError(
                 f"weight group: rank {rank} of {world_size} could not meet the others at {host}:{port} "
-                f"in {timeout_s:.0f} s: {error}"
+                f"in {timeout_s:g} s: {error}"
             ) from error
         prefix = dist.PrefixStore("weights", store)
         if device.type == "cpu":

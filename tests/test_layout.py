@@ -44,6 +44,18 @@ print(*sorted(heavy & sys.modules.keys()))
     assert result.stdout.split() == []
 
 
+def test_recipes_start_without_what_only_a_run_needs() -> None:
+    """So that a dry run or a wrong override answers in a second (recipes.minimal, which is one flat file, takes its time)."""
+    script = """
+import sys
+import recipes.curriculum, recipes.evaluate, recipes.pipeline_rl
+print(*sorted({"torch", "ray", "vllm", "deepspeed", "transformers", "datasets", "matplotlib"} & sys.modules.keys()))
+"""
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
 def _lock() -> dict[str, str]:
     lines = (ROOT / "requirements" / "cpu.lock").read_text().splitlines()
     pairs = [line.split("==") for line in lines if line and not line.lstrip().startswith("#")]

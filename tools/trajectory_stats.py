@@ -64,12 +64,10 @@ def _means(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def plot(stats: dict[str, Any], path: Path) -> None:
     """Three panels as a PNG: actions per report, sections per level, and score by expansions with where reports stop."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (actions, sections, depth) = pyplot.subplots(1, 3, figsize=(17, 4.5), layout="constrained")
+    figure = Figure(figsize=(17, 4.5), layout="constrained")
+    actions, sections, depth = figure.subplots(1, 3)
     width = 0.8 / len(stats["reports"])
     for axes, title, names in [(actions, "actions per report", ACTIONS), (sections, "sections per report", LEVELS)]:
         for i, (label, figures) in enumerate(stats["reports"].items()):
@@ -87,7 +85,6 @@ def plot(stats: dict[str, Any], path: Path) -> None:
     stops.bar([int(n) for n in stats["stops_at"]], list(stats["stops_at"].values()), alpha=0.25, color="gray")
     stops.set_ylabel("reports that stop here")
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -88,7 +88,8 @@ def _discovery(row: dict[str, Any]) -> str:
 
 def _clean(text: str) -> str:
     for slip, right in SLIPS.items():
-        text = re.sub(rf"\b{re.escape(slip)}(?!\w)", right, text)
+        if slip in text:
+            text = re.sub(rf"\b{re.escape(slip)}(?!\w)", right, text)
     text = FORMULA.sub("", text).replace("&", "and").replace("~", "about ").replace("°C", "degrees Celsius")
     text = re.sub(r"\s+", " ", text).replace(" .", ".").replace(" ,", ",").strip()
     return text if text.endswith(".") else text + "."

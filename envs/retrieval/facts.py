@@ -70,8 +70,8 @@ def geography(size: str) -> list[Entity]:
     labels = {code: f"the {name}" if code in WITH_ARTICLE else name for code, name in names.items()}
     capitals = {code: RENAMED_CAPITALS.get(code, row["capital"].strip()) for code, row in rows.items()}
     ranked = sorted(cache.get_cities().values(), key=lambda city: (-city["population"], city["geonameid"]))
-    inhabited = [{**city, "name": city["name"].strip()} for city in ranked if city["countrycode"] in rows]
-    cities = _choose_cities(inhabited, capitals, size)
+    chosen = _choose_cities([city for city in ranked if city["countrycode"] in rows], capitals, size)
+    cities = [{**city, "name": city["name"].strip()} for city in chosen]
     askable_cities = _askable_cities(cities, set(names.values()))
     countries = [
         Entity(

@@ -42,6 +42,7 @@ _STRING_ENDS = frozenset(":：,，、}｝]］")
 _MAX_DEPTH = 20  # of braces: the deepest outline has 6, and a thousand would take seconds or end the recursion
 # Stand for an escaped backslash and quote while json_repair works, which loses some of them (private use characters).
 _GUARDS = {"\\": "\ue002", '"': "\ue003", "/": "/"}
+_BRACKET = re.compile(r"[][{}]")
 _CONTROL = re.compile(r"[\t\r\x0b\x0c\u2028\u2029]+")
 
 
@@ -162,7 +163,7 @@ def _repaired(text: str, closed: bool) -> Any:
 def _depth(text: str) -> int:
     """How deep brackets nest; one too many that closes opens no room for more."""
     step = {"{": 1, "[": 1, "}": -1, "]": -1}
-    return max(itertools.accumulate((step.get(c, 0) for c in text), lambda depth, s: max(0, depth + s), initial=0))
+    return max(itertools.accumulate((step[c] for c in _BRACKET.findall(text)), lambda depth, s: max(0, depth + s), initial=0))
 
 
 def _escape(match: re.Match[str]) -> str:

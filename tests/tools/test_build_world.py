@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -12,10 +11,9 @@ from rich.console import Console
 
 from envs.retrieval.corpus import corpus_sha256, read_corpus
 from envs.retrieval.index import VectorIndex, check_index
+from tests.envs.retrieval import entities
 from tests.fakes_retrieval import WordEncoder
 from tools import build_world as tool
-
-ENTITIES = {name: functools.cache(getattr(tool, name)) for name in ("geography", "elements")}  # seconds, and always the same
 
 
 class ManyWords(WordEncoder):
@@ -32,8 +30,8 @@ class ManyWords(WordEncoder):
 @pytest.fixture
 def build(monkeypatch, tmp_path):
     monkeypatch.setattr(tool, "SentenceEncoder", ManyWords)
-    for name, cached in ENTITIES.items():
-        monkeypatch.setattr(tool, name, cached)
+    monkeypatch.setattr(tool, "geography", entities.geography)
+    monkeypatch.setattr(tool, "elements", entities.elements)
 
     def run(name: str = "world", **settings) -> str:
         screen = StringIO()

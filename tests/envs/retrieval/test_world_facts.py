@@ -5,9 +5,10 @@ from collections import Counter
 
 import pytest
 
-from envs.retrieval.elements import MAX_WORDS, SLIPS, elements, sentences
-from envs.retrieval.facts import geography, listing
+from envs.retrieval.elements import MAX_WORDS, SLIPS, sentences
+from envs.retrieval.facts import listing
 from envs.retrieval.questions import MAX_QUESTION_WORDS, build_queries
+from tests.envs.retrieval.entities import elements, geography
 
 
 @pytest.fixture(scope="module")
