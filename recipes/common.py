@@ -59,7 +59,8 @@ async def evaluate_policy(runtime: Runtime, held: list[Query], metrics: MetricsW
     """Evaluate what the engines serve, log it under `name` and print one line."""
     e, k = runtime.config.evaluate, runtime.config.cluster
     rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
-    trajectories = await roll_out(rollouts, held, runtime.config.algo.max_failed_share, concurrency=k.engines * k.max_num_seqs)
+    concurrency = k.engines * k.max_num_seqs
+    trajectories = await roll_out(rollouts, held, runtime.config.algo.max_failed_share, concurrency, e.samples)
     result = summarise(trajectories, runtime.config.env.group_by)
     metrics.log(result.figures(), name, step)
     over = f"over {len(result.rewards)} queries, {result.unscored} unscored"

@@ -92,7 +92,7 @@ async def write_reports(runtime: Runtime, run_dir: Path) -> list[str]:
 
 def summarise(results: list[Evaluation], run_dir: Path) -> None:
     """The closing table and `summary.json`: format-valid rate and mean reward per action at each stage, and RL's paired gain."""
-    table = Table(title="held-out: format-valid rate / mean reward (queries)")
+    table = Table(title="held-out: format-valid rate / mean reward (replies)")
     for column in ("action", *STAGES):
         table.add_column(column, justify="left" if column == "action" else "right")
     for kind in results[-1].by_kind:

@@ -28,7 +28,7 @@ from rlcore.types import Query, Trajectory
 
 
 async def run_evaluation(runtime: Runtime, held: list[Query], run_dir: Path) -> None:
-    """One rollout of every held-out query under the environment's own limits, then the forced ones."""
+    """Rollouts of every held-out query under the environment's own limits, then the forced ones."""
     config, e = runtime.config, runtime.config.evaluate
     metrics = metrics_writer(config, run_dir)
     try:
@@ -36,7 +36,7 @@ async def run_evaluation(runtime: Runtime, held: list[Query], run_dir: Path) -> 
         await runtime.serve_loaded()
         rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
         concurrency = config.cluster.engines * config.cluster.max_num_seqs
-        free = await roll_out(rollouts, held, config.algo.max_failed_share, concurrency)
+        free = await roll_out(rollouts, held, config.algo.max_failed_share, concurrency, e.samples)
         result = summarise(free, config.env.group_by)
         metrics.log(result.figures(), "evaluation", 0)
         rewards = {"model": config.model.path, "rewards": result.rewards, "means": result.by_kind, "unscored": result.unscored}

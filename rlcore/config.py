@@ -110,7 +110,7 @@ class SftConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """Held-out evaluation: how many queries, and how they are sampled.
+    """Held-out evaluation: how many queries, rollouts of each, and how they are sampled.
 
     `baseline_queries` is how many of them recipes.curriculum gives the untrained model, whose replies run to the limit.
     `expansions` are the forced numbers of expansions at which recipes.evaluate scores a report; empty: none.
@@ -120,6 +120,7 @@ class EvaluateConfig:
     baseline_queries: int
     temperature: float
     max_tokens: int
+    samples: int = 1
     reports: int = 0  # whole reports that recipes.curriculum writes at the end
     report_temperature: float = 0.7
     expansions: list[int] = field(default_factory=list)
@@ -205,7 +206,7 @@ def check_config(c: Config) -> None:
     """Refuse what cannot work. Raises ConfigError with the field, its value and values that would work."""
     for name, value in [
         ("cluster.engines", c.cluster.engines), ("cluster.learner_ranks", c.cluster.learner_ranks),
-        ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size), ("evaluate.queries", c.evaluate.queries),
+        ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size), ("evaluate.queries", c.evaluate.queries), ("evaluate.samples", c.evaluate.samples),
         ("cluster.reward_workers", c.cluster.reward_workers), ("cluster.max_num_seqs", c.cluster.max_num_seqs),
         ("trajectories.concurrency", c.trajectories.concurrency),
         *((f"env.services.{name}.replicas", s.replicas) for name, s in c.env.services.items()),

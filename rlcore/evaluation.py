@@ -1,4 +1,4 @@
-"""Held-out evaluation: one rollout per query, means with standard errors, by kind of query.
+"""Held-out evaluation: rollouts of every query, means with standard errors over the queries, by kind of query.
 
 The queries and the seeds of their draws are the same at every evaluation of a run, so stages compare like with like.
 """
@@ -18,7 +18,7 @@ EVALUATION_SEED = 20_260_101  # apart from the training seeds, equal in all runs
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of one evaluation. `rewards` holds the reward of every scored query by its id."""
+    """Results of one evaluation. `rewards` holds the mean reward of every scored query by its id; `unscored` counts rollouts."""
 
     rewards: dict[str, float]
     by_kind: dict[str, dict[str, float]]  # kind -> {"reward", "n", and the mean of each environment metric}
@@ -41,18 +41,20 @@ class Evaluation:
         return flat
 
 
-async def roll_out(rollouts: Rollouts, queries: list[Query], max_failed_share: float, concurrency: int) -> list[Trajectory]:
-    """One scored trajectory of every query, in their order.
+async def roll_out(
+    rollouts: Rollouts, queries: list[Query], max_failed_share: float, concurrency: int, samples: int = 1
+) -> list[Trajectory]:
+    """`samples` scored trajectories of every query, in their order.
 
     Raises RunFailed when more than `max_failed_share` of the rollouts failed: what is left would not be the same test.
     """
     gate = asyncio.Semaphore(concurrency)
 
-    async def one(query: Query) -> Trajectory:
+    async def one(query: Query, index: int) -> Trajectory:
         async with gate:
-            return await rollouts.run_trajectory(f"eval:{query.id}", query, 0)
+            return await rollouts.run_trajectory(f"eval:{query.id}", query, index)
 
-    trajectories = await asyncio.gather(*(one(q) for q in queries))
+    trajectories = await asyncio.gather(*(one(query, index) for query in queries for index in range(samples)))
     failed = [t.failure for t in trajectories if t.failure is not None]
     if len(failed) > max_failed_share * len(trajectories):
         raise RunFailed(
@@ -69,8 +71,13 @@ def summarise(trajectories: list[Trajectory], group_by: str | None) -> Evaluatio
             kinds["all"].append(t)
             if group_by is not None:
                 kinds.setdefault(str(t.query.data.get(group_by)), []).append(t)
-    rewards = {t.query.id: t.reward.value for t in kinds["all"] if t.reward is not None and t.reward.value is not None}
-    return Evaluation(rewards, {kind: _means(ts) for kind, ts in sorted(kinds.items())}, len(trajectories) - len(rewards))
+    values: dict[str, list[float]] = {}
+    for t in kinds["all"]:
+        if t.reward is not None and t.reward.value is not None:
+            values.setdefault(t.query.id, []).append(t.reward.value)
+    rewards = {query: mean(rewards) for query, rewards in values.items()}
+    by_kind = {kind: _means(ts) for kind, ts in sorted(kinds.items())}
+    return Evaluation(rewards, by_kind, len(trajectories) - len(kinds["all"]))
 
 
 def _means(trajectories: list[Trajectory]) -> dict[str, float]:

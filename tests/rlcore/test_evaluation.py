@@ -37,6 +37,17 @@ def test_means_by_kind_leave_out_what_could_not_be_scored():
     assert result.by_kind["write"]["reward"] == pytest.approx(0.6)
 
 
+def test_a_query_counts_once_however_often_it_was_sampled():
+    class Alternating:
+        async def run_trajectory(self, group_id, query, index):
+            return Trajectory(query, group_id, index, outcome=Outcome({}), reward=scored(query.data["reward"] * index))
+
+    result = summarise(asyncio.run(roll_out(Alternating(), queries(1.0, 0.5), 0.5, concurrency=3, samples=3)), None)
+    # indices 0, 1, 2: means 1.0 and 0.5; the standard error is over two queries, not over six rollouts
+    assert result.rewards == {"q0": 1.0, "q1": 0.5} and result.by_kind["all"]["n"] == 6 and result.unscored == 0
+    assert result.error == pytest.approx(math.sqrt(0.125) / math.sqrt(2))
+
+
 def test_too_many_failures_are_not_an_evaluation():
     with pytest.raises(RunFailed, match="2 of 3 held-out rollouts failed; the first: data: no such section"):
         asyncio.run(roll_out(FakeRollouts(), queries(None, None, 1.0), 0.5, concurrency=2))
