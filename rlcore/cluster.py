@@ -147,7 +147,7 @@ def cpu_environment(threads: int) -> dict[str, str]:
 
     glibc otherwise returns every large buffer to the kernel and page-faults it back: an elementwise operation on 6 MB took 8 ms
     instead of 1 ms on the development machine. And OpenMP's threads otherwise spin for milliseconds before they sleep, at the
-    cost of the processes beside them: with a bound vLLM decodes 10 % faster on a quiet machine, and 3 times as fast on a busy one.
+    cost of the processes beside them: bounded, vLLM decodes 10 % faster on a quiet machine and much faster on a busy one.
     """
     return {
         "OMP_NUM_THREADS": str(threads),

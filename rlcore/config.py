@@ -206,8 +206,9 @@ def check_config(c: Config) -> None:
     """Refuse what cannot work. Raises ConfigError with the field, its value and values that would work."""
     for name, value in [
         ("cluster.engines", c.cluster.engines), ("cluster.learner_ranks", c.cluster.learner_ranks),
-        ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size), ("evaluate.queries", c.evaluate.queries), ("evaluate.samples", c.evaluate.samples),
-        ("cluster.reward_workers", c.cluster.reward_workers), ("cluster.max_num_seqs", c.cluster.max_num_seqs),
+        ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size), ("evaluate.queries", c.evaluate.queries),
+        ("evaluate.samples", c.evaluate.samples), ("cluster.reward_workers", c.cluster.reward_workers),
+        ("cluster.max_num_seqs", c.cluster.max_num_seqs),
         ("trajectories.concurrency", c.trajectories.concurrency),
         *((f"env.services.{name}.replicas", s.replicas) for name, s in c.env.services.items()),
         ("trajectories.teacher.attempts", c.trajectories.teacher.attempts),
