@@ -44,13 +44,19 @@ def token_logprobs(model: Any, row: Row, temperature: float, entropy_gradient: b
         use_cache=False,
     ).last_hidden_state[0]
     chosen = hidden[torch.tensor(row.predictors, device=device)] / head_divisor(model.config)
-    targets = torch.tensor(row.targets, device=device)
+    return head_logprobs(chosen, model.lm_head, torch.tensor(row.targets, device=device), temperature, entropy_gradient)
+
+
+def head_logprobs(
+    hidden: Tensor, head: Any, targets: Tensor, temperature: float, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
+    """[N, hidden size] last hidden states and [N] targets -> [N] log-probabilities and entropies; see `token_logprobs`."""
     parts = []
-    for h, t in zip(chosen.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True):
+    for h, t in zip(hidden.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True):
         if torch.is_grad_enabled() and len(targets) > LOGIT_CHUNK:
-            parts.append(checkpoint(_head_logprobs, h, model.lm_head, t, temperature, entropy_gradient, use_reentrant=False))
+            parts.append(checkpoint(_chunk_logprobs, h, head, t, temperature, entropy_gradient, use_reentrant=False))
         else:
-            parts.append(_head_logprobs(h, model.lm_head, t, temperature, entropy_gradient))
+            parts.append(_chunk_logprobs(h, head, t, temperature, entropy_gradient))
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
@@ -60,7 +66,7 @@ def head_divisor(config: Any) -> float:
     return config.hidden_size / base if base else 1.0
 
 
-def _head_logprobs(
+def _chunk_logprobs(
     hidden: Tensor, head: Any, targets: Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     logits = head(hidden).float() / temperature
