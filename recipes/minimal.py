@@ -133,10 +133,13 @@ def check_default(algo: AlgoConfig) -> None:
     fixed = {
         "advantage": "grpo", "std": "sample", "tied_groups": "drop", "resample_tied": 0, "truncated": "keep", "ratio": "token",
         "surrogate": "clip", "old_logprobs": "rollout", "correction.kind": "none", "kl.coef": 0.0, "entropy_coef": 0.0,
+        "optimizer.weight_decay": 0.0, "optimizer.schedule": "constant",
     }  # fmt: skip
     for name, value in fixed.items():
         if attrgetter(name)(algo) != value:
             raise ConfigError(f"algo.{name}={attrgetter(name)(algo)}: recipes.minimal has algo.{name}={value} only")
+    if algo.optimizer.grad_clip <= 0:
+        raise ConfigError(f"algo.optimizer.grad_clip={algo.optimizer.grad_clip}: recipes.minimal always clips, above 0")
     if algo.aggregation not in ("token_mean", "trajectory_mean") or algo.dual_clip is None:
         raise ConfigError("recipes.minimal has algo.aggregation token_mean or trajectory_mean, and a dual clip")
 

@@ -88,8 +88,9 @@ def normalised(target: float, reference: float) -> float:
 
 
 def agreed(first: float, second: float, tolerance: float) -> float:
-    """What two orders say together: their mean, or 0.5 (a tie) when they are more than `tolerance` apart."""
-    return (first + second) / 2 if abs(first - second) <= tolerance + 1e-9 else 0.5
+    """What two orders say together: their mean when they prefer the same text or lie within `tolerance`, else a tie, 0.5."""
+    same = (first - 0.5) * (second - 0.5) > 0
+    return (first + second) / 2 if same or abs(first - second) <= tolerance + 1e-9 else 0.5
 
 
 def majority(gaps: Sequence[float]) -> float:

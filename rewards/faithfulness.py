@@ -8,7 +8,8 @@ when it says nothing that needs a source (a transition), else it is not supporte
 full marks; counted that way they would pay for false claims beside them.
 
 A text that claims nothing says nothing false. It has `no_claims`: 1 by default, so that a plan need not assert anything; what an
-empty text is worth is for the other components to say.
+empty text is worth is for the other components to say. The number of claims is reported beside the value: where it is 0 for
+every plan, the judge is not splitting them.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ class Claim:
 
 async def plan_faithfulness(
     judge: Judge, text: str, sources: Mapping[str, str], language: str, *, component: str, no_claims: float = 1.0
-) -> float:
-    """How far the plan's claims stand in any of the sources (texts by key). Raises Unusable and JudgeFailed."""
+) -> tuple[float, int]:
+    """How far the plan's claims stand in any source (texts by key), and how many there are. Raises Unusable and JudgeFailed."""
     claims = await split_claims(judge, text, language, component=f"{component}/split")
     verdicts = await verify(judge, [Claim(claim, tuple(sources)) for claim in claims], sources, language, component=component)
-    return supported_share(verdicts, no_claims)
+    return supported_share(verdicts, no_claims), len(verdicts)
 
 
 async def section_faithfulness(
@@ -68,12 +69,12 @@ async def section_faithfulness(
     *,
     component: str,
     no_claims: float = 1.0,
-) -> float:
-    """How far the section's sentences stand in what they cite. Raises Unusable and JudgeFailed."""
+) -> tuple[float, int]:
+    """How far the section's sentences stand in what they cite, and how many claim something. Raises Unusable and JudgeFailed."""
     claims = [Claim(sentence.text, sentence.keys) for sentence in statements]
     verdicts = await verify(judge, claims, sources, language, component=component)
     counted = [verdict for claim, verdict in zip(claims, verdicts, strict=True) if claim.keys or verdict < 1]
-    return supported_share(counted, no_claims)
+    return supported_share(counted, no_claims), len(counted)
 
 
 def supported_share(verdicts: Sequence[float], no_claims: float = 1.0) -> float:

@@ -109,6 +109,7 @@ class WarpReportJudged:
         other = query.get("reference_report")
         if not isinstance(other, str) or not other.strip():
             raise Unavailable(f"{self.mode} needs a reference_report, got {other!r}")
+        other = drop_citations(other)  # as the report itself is shown: marks sway a judge
         component = f"report/{self.mode}"
         if self.mode == "reference":
             call = against_reference(
@@ -158,9 +159,10 @@ class WarpReportJudged:
         outline = Outline.from_json(outcome["outline"])
         shown = {passage["doc_id"] for passage in outcome["passages"].values()}
         screen = Screen(REPORT, [self.texts[i] for i in sorted(shown) if i in self.texts], question, quotes=self.quotes)
-        lines, words, written = [f"# {screen(outline.title, heading=True)}".strip()], 0, False
+        lines, words, written = [f"# {screen(outline.title, heading=True)}".strip()], length(outline.title), False
         for path, section in outline.walk():
             lines.append(f"{'#' * (len(path) + 1)} {screen(section.title, heading=True)}".strip())
+            words += length(section.title)
             if section.content is not None:
                 text = screen(section.content)
                 lines.append(text)

@@ -44,7 +44,11 @@ STEM = 5  # letters by which words are compared: "evaporate", "evaporation"
 PADDING_WORDS = 4  # fewer say too little to be judged, unless they have a word that is off the topic
 
 _TOKEN = re.compile(f"{CJK.pattern}|[^\\W_]+(?:['’.,][^\\W_]+)*")
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+# What no reader sees, but a pattern trips over: controls of direction and joining, fillers, variation selectors, tags.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\U000e0000-\U000e01ef]"
+)
 _SELF = re.compile(
     r"\b(?:this|the|our|my)\s+(?:section|report|text|answer|response|analysis|plan|outline|review|article)\b"
     r"|[本该此](?:节|文|报告|计划|提纲)"

@@ -11,7 +11,8 @@
     holistic = kept x fit x share of the scale;    faithfulness = kept x supported share
 
 `kept` is the share of the text that a judge was shown (rewards/screen.py) and `fit` = min(1, most words / words), so that neither
-what is written for the judge nor mere length can pay. Each criterion is reported as holistic.<id>, before both factors.
+what is written for the judge nor mere length can pay. Each criterion is reported as holistic.<id>, before both factors, and the
+number of claims as faithfulness.claims.
 
 A judged component that cannot be had makes the whole reward unavailable, with the component's name and the reason. It is never 0,
 and never left out: a mean over what is left would be another reward, decided by the state of a server.
@@ -87,7 +88,8 @@ class WarpAtomicJudged:
         passages = [{"key": key, "text": passage} for key, passage in item.passages.items()]
         prompt = [{"role": "user", "content": "\n".join([item.question, *item.passages.values()])}]
         sample = {"question": item.question, "language": item.language, "messages": prompt, "passages": passages}
-        return await self._ask(("holistic", "faithfulness"), "write", sample, sentences(text), text)
+        scores = await self._ask(("holistic", "faithfulness"), "write", sample, sentences(text), text)
+        return {name: score for name, score in scores.items() if name != "faithfulness.claims"}
 
     async def _judged(
         self, action: str, sample: dict[str, Any], reply: dict[str, Any] | None, *, right: bool
@@ -139,8 +141,10 @@ class WarpAtomicJudged:
             "no_claims": self.no_claims,
         }
         if action == "write":
-            return {"faithfulness": await section_faithfulness(statements=stays, **ask)}
-        return {"faithfulness": await plan_faithfulness(text="\n".join(sentence.text for sentence in stays), **ask)}
+            value, claims = await section_faithfulness(statements=stays, **ask)
+        else:
+            value, claims = await plan_faithfulness(text="\n".join(sentence.text for sentence in stays), **ask)
+        return {"faithfulness": value, "faithfulness.claims": float(claims)}
 
 
 def _plan_lines(screen: Screen, reply: dict[str, Any]) -> list[list[Sentence]]:

@@ -89,6 +89,8 @@ def check_algo(a: AlgoConfig) -> None:
             f"algo.truncated=soft needs algo.overlong_buffer between 1 and algo.max_tokens - 1 = {a.max_tokens - 1}, the last "
             f"tokens of a reply over which the penalty grows; got {a.overlong_buffer}"
         )
+    if not 0 <= a.max_failed_share < 1:
+        raise ConfigError(f"algo.max_failed_share={a.max_failed_share} must be a share from 0 to below 1")
     check_optimizer("algo", a.optimizer)
     _check_loss(a)
 
@@ -117,10 +119,11 @@ def _check_loss(a: AlgoConfig) -> None:
     for name, coef in [("algo.kl.coef", a.kl.coef), ("algo.entropy_coef", a.entropy_coef)]:
         if coef < 0:
             raise ConfigError(f"{name}={coef} must be 0 (off) or more")
-    if a.kl.coef and a.kl.where == "reward" and a.advantage == "grpo" and a.std != "none":
+    scaled = a.advantage == "grpo" and a.std != "none"
+    if a.kl.coef and a.kl.where == "reward" and scaled:
         raise ConfigError(
-            f"algo.kl.where=reward with algo.std={a.std}: in a group of equal rewards small differences of KL would be scaled to "
-            "full advantages; use algo.kl.where=loss, algo.std=none, or algo.advantage=rloo or reinforce_pp"
+            f"algo.kl.where=reward with algo.std={a.std}: in a group of nearly equal rewards differences of KL would be "
+            "scaled to full advantages; use algo.kl.where=loss, algo.std=none, or algo.advantage=rloo or reinforce_pp"
         )
 
 

@@ -80,6 +80,9 @@ def print_plan(c: Config) -> None:
     console.print(f"  engine and learner {turns}")
     for line in memory_estimate(c):
         console.print(f"  {line}")
+    if c.model.dtype == "bfloat16" and c.deepspeed.get("zero_optimization", {}).get("stage", 0) == 0:
+        console.print("  [bold]a learner in bfloat16 without ZeRO has no fp32 weights and sums its gradients in bfloat16:[/bold]")
+        console.print("  [bold]use deepspeed=zero2 or zero3[/bold]")
 
 
 def memory_estimate(c: Config) -> list[str]:

@@ -20,7 +20,7 @@ from rlcore.typed import convert, one_of
 # Keys of DeepSpeed's config that follow from ours: set twice, they would disagree in silence.
 DEEPSPEED_OWNED = {
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "bf16", "fp16",
-    "optimizer", "scheduler",
+    "optimizer", "scheduler", "data_types",
 }  # fmt: skip
 
 

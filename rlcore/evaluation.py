@@ -71,18 +71,22 @@ def summarise(trajectories: list[Trajectory], group_by: str | None) -> Evaluatio
             kinds["all"].append(t)
             if group_by is not None:
                 kinds.setdefault(str(t.query.data.get(group_by)), []).append(t)
-    values: dict[str, list[float]] = {}
-    for t in kinds["all"]:
-        if t.reward is not None and t.reward.value is not None:
-            values.setdefault(t.query.id, []).append(t.reward.value)
-    rewards = {query: mean(rewards) for query, rewards in values.items()}
+    rewards = _query_rewards(kinds["all"])
     by_kind = {kind: _means(ts) for kind, ts in sorted(kinds.items())}
     return Evaluation(rewards, by_kind, len(trajectories) - len(kinds["all"]))
 
 
+def _query_rewards(trajectories: list[Trajectory]) -> dict[str, float]:
+    """The mean reward of each query's scored trajectories."""
+    values: dict[str, list[float]] = {}
+    for t in trajectories:
+        if t.reward is not None and t.reward.value is not None:
+            values.setdefault(t.query.id, []).append(t.reward.value)
+    return {query: mean(rewards) for query, rewards in values.items()}
+
+
 def _means(trajectories: list[Trajectory]) -> dict[str, float]:
-    result = {"n": float(len(trajectories))}
-    result["reward"] = mean(t.reward.value for t in trajectories if t.reward is not None and t.reward.value is not None)
+    result = {"n": float(len(trajectories)), "reward": mean(_query_rewards(trajectories).values())}
     for name in sorted({k for t in trajectories for k in t.outcome.metrics}):
         result[name] = mean(t.outcome.metrics[name] for t in trajectories if name in t.outcome.metrics)
     return result

@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # this is also the configuration's type, which must be light 
     from torch import Tensor
 
 ESTIMATORS = ("k1", "k2", "k3")
-MAX_LOG_RATIO = 10.0  # bounds x before exp: beyond it a token's k3 has no gradient, and one token cannot own the step
+MAX_LOG_RATIO = 10.0  # bounds x before exp, so that neither k3 nor its gradient overflows; beyond it there is no gradient
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class KL:
     def estimate(self, logprobs: Tensor, reference_logprobs: Tensor) -> tuple[Tensor, Tensor]:
         """[N] estimates, in nats, and [N] bool: tokens whose exponent was bounded."""
         x = reference_logprobs - logprobs
-        beyond = x.detach().abs() > MAX_LOG_RATIO
+        beyond = x.detach() > MAX_LOG_RATIO
         if self.estimator == "k1":
             return -x, beyond
         if self.estimator == "k2":
             return x.square() / 2, beyond
-        bounded = x.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)  # before exp: a bound after it leaves a gradient of NaN
+        bounded = x.clamp(max=MAX_LOG_RATIO)  # before exp: a bound after it leaves a gradient of NaN
         return bounded.expm1() - bounded, beyond

@@ -20,9 +20,10 @@ from typing import Any
 
 import ray
 
-from rlcore.batch import Row, whole_row
+from rlcore.batch import Row, Sample, build_rows, token_weights, whole_row
 from rlcore.cluster import cpu_environment
 from rlcore.schedule import Schedule
+from rlcore.types import Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,18 +164,36 @@ class Learner:
         return float(torch.nn.utils.get_total_norm([p.grad for p in self._engine.module.parameters() if p.grad is not None]))
 
     def _check_scorer(self) -> None:
-        """Our log-probabilities must be the model's own: some families scale hidden states or logits on the way to the head."""
+        """Our log-probabilities in a packed row must be the model's own of each sequence alone.
+
+        Some families scale hidden states or logits on the way to the head, and some have attention of their own, which takes no
+        block mask: replies would see each other. Two replies share a prompt, a third has another.
+        """
         import torch
 
-        ids = list(range(5, 21))
-        with torch.no_grad():
-            logits = self._engine.module.lm(torch.tensor([ids], device=self._engine.device)).logits[0, :-1].float()
-        own = torch.log_softmax(logits, -1)[range(len(ids) - 1), ids[1:]]
-        difference = (own - torch.tensor(self.score([ids])[0], device=own.device)).abs().max().item()
+        prompt, other = list(range(5, 15)), list(range(40, 46))
+        parts = [(prompt, [20, 21, 22, 23]), (prompt, [30, 31, 32]), (other, [24, 25, 26])]
+        samples = []
+        for number, (context, reply) in enumerate(parts):
+            sequence = Sequence()
+            sequence.append_context(context)
+            sequence.append_sampled(reply, [0.0] * len(reply), [0] * len(reply), "stop")
+            samples.append(Sample(sequence, 0.0, number))
+        (row,) = build_rows(samples, token_weights(samples, "token_mean"), 64)
+        packed = dict(zip(row.targets, self._score_row(self._engine.module, row, 1.0).tolist(), strict=True))
+        difference = 0.0
+        for context, reply in parts:
+            with torch.no_grad():
+                ids = torch.tensor([context + reply], device=self._engine.device)
+                logits = self._engine.module.lm(ids).logits[0, len(context) - 1 : -1].float()
+            own = torch.log_softmax(logits, -1)[range(len(reply)), reply]
+            found = torch.tensor([packed[token] for token in reply], device=own.device)
+            difference = max(difference, (own - found).abs().max().item())
         if not difference < (1e-3 if self.options.dtype == "float32" else 0.3):
             name = type(self._engine.module.lm).__name__
             raise RuntimeError(
-                f"{name} does more than apply lm_head to its last hidden states (log-probabilities off by {difference:.3g})"
+                f"{name} does more than apply lm_head to its last hidden states, or its attention takes no block mask "
+                f"(log-probabilities off by {difference:.3g})"
             )
 
     def _row_loss(self, row: Row, loss: Any, before: Any) -> tuple[Any, dict[str, float]]:
@@ -299,7 +318,12 @@ def _write_export(model: Any, state: dict[str, Any], folder: Path, tokenizer_fro
 
 
 def _deepspeed_config(o: LearnerOptions) -> dict[str, Any]:
-    """DeepSpeed's config with what the framework owns filled in: batch sizes are formal, rows decide the real ones."""
+    """DeepSpeed's config with what the framework owns filled in: batch sizes are formal, rows decide the real ones.
+
+    A window is many rows: their gradients are summed in fp32 also where the model is bfloat16 (not without ZeRO, which DeepSpeed
+    refuses; the placement plan says so).
+    """
+    sharded = o.deepspeed.get("zero_optimization", {}).get("stage", 0) > 0
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -307,6 +331,7 @@ def _deepspeed_config(o: LearnerOptions) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": o.dtype == "bfloat16"},
+        **({"data_types": {"grad_accum_dtype": "fp32"}} if o.dtype == "bfloat16" and sharded else {}),
         "steps_per_print": 10**9,
         **json.loads(json.dumps(o.deepspeed)),
     }

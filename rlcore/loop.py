@@ -44,9 +44,10 @@ async def train(
     rollouts = runtime.rollouts(algo.temperature, algo.max_tokens, runtime.config.seed)
     check_sampling(rollouts)
     first, nonfinite = True, 0
-    failures: Counter[str] = Counter()
+    counts: Counter[str] = Counter()  # of the rollouts since the last step
+    totals: Counter[str] = Counter()
     wanted = (algo.steps - state.step) * algo.queries_per_step
-    producer = asyncio.create_task(produce(rollouts, algo, cursor, buffer, failures, wanted))
+    producer = asyncio.create_task(produce(rollouts, algo, cursor, buffer, counts, wanted))
     try:
         while state.step < algo.steps:
             began = time.monotonic()
@@ -70,8 +71,10 @@ async def train(
                 cursor.finish(group.id)
             state.position, state.done = cursor.position, sorted(cursor.done)
             figures |= rollout_figures(groups, runtime.version - 1) | {"wait_s": waited, "step_s": time.monotonic() - began}
-            figures["groups_replaced"] = float(failures.pop("tied", 0))  # since the last step: other queries instead of ties
-            figures |= {f"rollouts/{kind}": float(n) for kind, n in failures.items()}
+            figures["groups_replaced"] = float(counts.pop("tied", 0))  # other queries instead of ties
+            totals.update(counts)
+            counts.clear()
+            figures |= {f"rollouts/{kind}": float(n) for kind, n in totals.items()}
             figures |= {f"reward_pool/{name}": value for name, value in runtime.rewards.stats().items()}
             figures |= await runtime.judges.figures()
             metrics.log(figures, "rl", state.step)
@@ -93,7 +96,8 @@ async def produce(
 
     So is a group whose rewards tie, up to `algo.resample_tied` times for one slot (DAPO's dynamic sampling, arXiv 2503.14476,
     with a bound); after that the slot takes what there is. `counts` holds all rollouts ("all"), the failed ones by kind, and the
-    tied groups replaced ("tied"). Raises RunFailed when too large a share of the rollouts failed.
+    tied groups replaced ("tied"), since the caller last cleared it: an outage late in a run is one, however long all went well.
+    Raises RunFailed when too large a share of these rollouts failed.
     """
 
     async def fill(slot: int) -> None:
@@ -166,7 +170,7 @@ async def learner_step(
     """
     algo = runtime.config.algo
     samples = training_samples(groups, advantages, algo)
-    figures = window_figures(groups, advantages) | {"skipped": float(not samples)}
+    figures = window_figures(groups, advantages, algo) | {"skipped": float(not samples)}
     if not samples:
         return figures
     rows = build_rows(samples, token_weights(samples, algo.aggregation, algo.constant_length), algo.row_tokens)

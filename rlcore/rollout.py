@@ -71,7 +71,9 @@ class Rollouts:
             trajectory.failure = _classify(error)
             trajectory.reward = unavailable(f"rollout failed: {trajectory.failure.message}")
         else:
-            cut = trajectory.outcome.truncated or any(s.finish_reason == "length" for s in trajectory.sequences)
+            # An earlier reply that was cut is one the environment went on from: a report re-asks, and ends whole.
+            last = trajectory.sequences[-1].finish_reason if trajectory.sequences else None
+            cut = trajectory.outcome.truncated or last == "length"
             trajectory.status = "truncated" if cut else "completed"
             if not trajectory.sampled_tokens:
                 trajectory.status, trajectory.failure = "failed", Failure("data", "the environment never asked the policy")

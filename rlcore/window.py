@@ -49,19 +49,29 @@ def tied(group: Group, algo: AlgoConfig) -> bool:
 def group_advantages(groups: list[Group], algo: AlgoConfig, penalties: list[list[float]] | None = None) -> Advantages:
     """One advantage per trajectory, statistics over the usable ones; None for those that cannot train.
 
-    `penalties` (KL in the reward), per group and trajectory, are taken off the shaped rewards.
+    `penalties` (KL in the reward), per group and trajectory, are taken off the shaped rewards. In a window where no reward
+    differs from another there is nothing but they to normalise, and noise would become full advantages: all are zero.
     """
     usable = [[i for i, t in enumerate(g.trajectories) if t.usable] for g in groups]
-    rewards = [
-        [shaped_reward(g.trajectories[i], algo) - (penalties[n][i] if penalties else 0.0) for i in members]
-        for n, (g, members) in enumerate(zip(groups, usable, strict=True))
-    ]
+    shaped = [[shaped_reward(g.trajectories[i], algo) for i in members] for g, members in zip(groups, usable, strict=True)]
+    rewards = shaped
+    if penalties is not None and not equal([r for group in shaped for r in group]):
+        rewards = [
+            [r - penalties[n][i] for r, i in zip(values, members, strict=True)]
+            for n, (values, members) in enumerate(zip(shaped, usable, strict=True))
+        ]
     advantages = SCHEMES[algo.advantage](algo.std)(rewards)
     result: Advantages = []
     for group, members, values in zip(groups, usable, advantages, strict=True):
         by_index = dict(zip(members, values, strict=True))
         result.append([by_index.get(i) for i in range(len(group.trajectories))])
     return result
+
+
+def no_signal(group: Group, values: list[float | None], algo: AlgoConfig) -> bool:
+    """True for a group without advantages, and for one whose rewards tie, so that only KL in the reward tells its members apart;
+    a baseline of the whole window gives a tied group a signal of its own."""
+    return not any(values) or (algo.advantage != "reinforce_pp" and tied(group, algo))
 
 
 def training_samples(groups: list[Group], advantages: Advantages, algo: AlgoConfig) -> list[Sample]:
@@ -72,7 +82,7 @@ def training_samples(groups: list[Group], advantages: Advantages, algo: AlgoConf
     samples: list[Sample] = []
     number = 0
     for group, values in zip(groups, advantages, strict=True):
-        if algo.tied_groups == "drop" and not any(values):
+        if algo.tied_groups == "drop" and no_signal(group, values, algo):
             continue
         for trajectory, advantage in zip(group.trajectories, values, strict=True):
             if advantage is None or (algo.truncated == "mask" and trajectory.status == "truncated"):
@@ -82,13 +92,13 @@ def training_samples(groups: list[Group], advantages: Advantages, algo: AlgoConf
     return samples
 
 
-def window_figures(groups: list[Group], advantages: Advantages) -> dict[str, float]:
+def window_figures(groups: list[Group], advantages: Advantages, algo: AlgoConfig) -> dict[str, float]:
     """Dead groups, and what may drift unseen: lengths by the advantage's sign, rewards of finished and of cut trajectories."""
     trained = [(t, a) for g, v in zip(groups, advantages, strict=True) for t, a in zip(g.trajectories, v, strict=True) if a]
     scored = [t for g in groups for t in g.trajectories if t.usable]
     rewards = [(t.status == "truncated", t.reward.value) for t in scored if t.reward is not None and t.reward.value is not None]
     return {
-        "tied_share": mean(float(not any(values)) for values in advantages),
+        "tied_share": mean(float(tied(group, algo)) for group in groups),
         "tokens_positive": mean(float(t.sampled_tokens) for t, a in trained if a > 0),
         "tokens_negative": mean(float(t.sampled_tokens) for t, a in trained if a < 0),
         "reward_finished": mean(value for cut, value in rewards if not cut),

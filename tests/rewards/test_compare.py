@@ -36,7 +36,8 @@ def test_normalised(t, r, value):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "value"), [(0.6, 0.5, 0.55), (0.6, 0.6, 0.6), (0.7, 0.5, 0.5), (0.9, 0.1, 0.5), (0.9, 0.7, 0.5)]
+    ("first", "second", "value"),
+    [(0.6, 0.5, 0.55), (0.6, 0.6, 0.6), (0.7, 0.5, 0.5), (0.9, 0.1, 0.5), (0.9, 0.7, 0.8), (0.15, 0.3, 0.225)],
 )
 def test_two_orders_that_disagree_are_a_tie(first, second, value):
     assert agreed(first, second, 0.1) == pytest.approx(value)
@@ -67,7 +68,10 @@ def test_race_in_both_orders():
     # Fair but for a small preference of the first: 6.5 : 4 and 6 : 4.5.
     small = lambda material, id: by_text(6, 4)(material, id) + 0.5 * (id[0] == "a")  # noqa: E731
     assert compare(small)[0][0] == pytest.approx((6.5 / 10.5 + 6 / 10.5) / 2)
-    assert compare(small, tolerance=0.01)[0][0] == 0.5
+    # And one whose preference turns the verdict: 6.2 : 4.8 and 5.2 : 5.8, 0.09 apart.
+    turned = lambda material, id: by_text(5.2, 4.8)(material, id) + (id[0] == "a")  # noqa: E731
+    assert compare(turned, tolerance=0.01)[0][0] == 0.5
+    assert compare(turned, tolerance=0.1)[0][0] == pytest.approx((6.2 / 11 + 5.2 / 11) / 2)
 
 
 def test_gaps_are_signed_by_text_not_by_place():

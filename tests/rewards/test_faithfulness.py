@@ -28,7 +28,7 @@ def test_a_sections_sentences_against_what_they_cite():
     judge = ScriptedJudge(says({"Lima": 1, "volcanoes": 0.5, "Gold": 0, "coast": 1}))
     found = sentences(text)
     # 1, 0.5, 0 (nobody cited for gold), 0 (a key that no source has; the judge is not asked); the transition is no claim.
-    assert asyncio.run(section_faithfulness(judge, found, SOURCES, "en", component="c")) == pytest.approx(1.5 / 4)
+    assert asyncio.run(section_faithfulness(judge, found, SOURCES, "en", component="c")) == (pytest.approx(1.5 / 4), 4)
     (call,) = judge.calls
     prompt = call["messages"][-1]["content"]
     assert "s2 [textid2] Twelve volcanoes burn." in prompt and "s3 [none] Gold is there." in prompt and "All lie" not in prompt
@@ -37,7 +37,7 @@ def test_a_sections_sentences_against_what_they_cite():
 
 def test_a_plans_claims_may_stand_in_any_source():
     judge = ScriptedJudge(says({"capital": 1, "sea": 0}), claims=["Lima is the capital.", " The sea  is near. "])
-    assert asyncio.run(plan_faithfulness(judge, "1. Lima", SOURCES, "en", component="write")) == 0.5
+    assert asyncio.run(plan_faithfulness(judge, "1. Lima", SOURCES, "en", component="write")) == (0.5, 2)
     assert (
         judge.components() == ["write/split", "write"]
         and "s2 [any] The sea is near." in judge.calls[1]["messages"][-1]["content"]
@@ -47,7 +47,7 @@ def test_a_plans_claims_may_stand_in_any_source():
 def test_no_claims_is_an_option():
     for option in (1.0, 0.25):
         call = plan_faithfulness(ScriptedJudge(), "1. Lima", SOURCES, "en", component="c", no_claims=option)
-        assert asyncio.run(call) == option
+        assert asyncio.run(call) == (option, 0)
     assert supported_share([1, 0, 0.5]) == 0.5
 
 

@@ -70,7 +70,8 @@ def test_nothing_written_is_a_real_zero_and_nobody_is_asked():
 
 
 def test_a_long_report_loses_by_its_length():
-    assert score(ScriptedJudge(lambda m, id: 10), report(TEXT), most_words=3).components["fit"] == pytest.approx(3 / 9)
+    # 9 words of text, 4 of the title and 2 of the heading: a judge reads all of them
+    assert score(ScriptedJudge(lambda m, id: 10), report(TEXT), most_words=3).components["fit"] == pytest.approx(3 / 15)
 
 
 @pytest.mark.parametrize(("target", "other", "value"), [(6, 4, 0.6), (5, 5, 0.5), (2, 8, 0.2)])

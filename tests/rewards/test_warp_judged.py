@@ -76,6 +76,7 @@ def test_a_section_by_hand():
     assert result.components == {
         "format": 1, "basic": 1, "citation": pytest.approx(2 / 3), "holistic": 0.5625, "faithfulness": 0.5, "kept": 1,
         "holistic.relevance": 1, "holistic.coverage": 0.75, "holistic.depth": 0.5, "holistic.novelty": 0,
+        "faithfulness.claims": 2,
     }  # fmt: skip
     assert result.value == pytest.approx((1 + 1 + 2 / 3 + 0.5625 + 0.5) / 5)
     assert sorted(judge.components()) == ["write/faithfulness", "write/holistic"]
@@ -89,6 +90,7 @@ def test_plans_by_hand():
     assert result.components == {
         "format": 1, "basic": 1, "coverage": 0.5, "holistic": 0.5, "faithfulness": 0.5, "kept": 1,
         "holistic.guidance": 1, "holistic.hierarchy": 0.5, "holistic.coherence": 0,
+        "faithfulness.claims": 2,
     }  # fmt: skip
     assert result.value == pytest.approx(3.5 / 5)
     verify = judge.calls[-1]["messages"][-1]["content"]

@@ -34,8 +34,9 @@ ALGO = composed().algo
         ({"kl": KL(estimator="k4")}, "k1, k2, k3"),
         ({"kl": KL(where="advantage")}, "loss, reward"),
         ({"kl": KL(-1.0)}, "algo.kl.coef=-1.0 must be 0"),
-        ({"kl": KL(0.1, where="reward")}, "small differences of KL would be scaled to full advantages"),
+        ({"kl": KL(0.1, where="reward")}, "differences of KL would be scaled to full advantages"),
         ({"entropy_coef": -0.1}, "algo.entropy_coef=-0.1 must be 0"),
+        ({"max_failed_share": 1.0}, "algo.max_failed_share=1.0 must be a share from 0 to below 1"),
         ({"max_nonfinite_steps": 0}, "algo.max_nonfinite_steps=0 must be at least 1"),
     ],
 )
@@ -49,6 +50,7 @@ def test_a_bad_value_is_refused(changes, message):
     [
         {"std": "none", "kl": KL(0.1, where="reward")},
         {"advantage": "rloo", "kl": KL(0.1, where="reward")},
+        {"advantage": "reinforce_pp", "kl": KL(0.1, where="reward")},
         {"old_logprobs": "recomputed", "correction": Correction("truncate")},
         {"truncated": "soft", "overlong_buffer": 159},
         {"clip_low": 1.0, "dual_clip": None},

@@ -37,6 +37,15 @@ def test_a_large_log_ratio_is_bounded_before_exp_and_counted():
     assert beyond.tolist() == [True, False]
 
 
+def test_a_policy_that_left_the_reference_is_still_pulled_back():
+    """x = ln 1e-6 - ln 0.9 = -13.71: k3 = e^x - x - 1 = 12.71, and its slope in log pi is 1 - e^x."""
+    logprobs = torch.tensor([math.log(0.9)], requires_grad=True)
+    estimates, beyond = KL(1.0, "k3").estimate(logprobs, torch.tensor([math.log(1e-6)]))
+    estimates.sum().backward()
+    assert estimates.item() == pytest.approx(12.7102, abs=1e-4) and logprobs.grad.item() == pytest.approx(1.0, abs=1e-5)
+    assert not beyond.any()
+
+
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_estimators_agree_on_the_expectation_of_what_they_estimate(estimator):
     """KL((.5, .5) || (.6, .4)), exactly, as the policy's own average over both tokens; k2 only nearly."""

@@ -104,6 +104,18 @@ def test_a_cut_reply_is_truncated_and_keeps_its_score():
     assert t.status == "truncated" and t.usable and t.sequences[0].finish_reason == "length"
 
 
+def test_a_rollout_that_went_on_from_a_cut_reply_is_complete():
+    class Twice:
+        async def run(self, query, policy):
+            for content in "ab":
+                await policy.generate([{"role": "user", "content": content}])
+            return Outcome({"reply": ""})
+
+    engine = ScriptedEngine(lambda p: "much too long for ten" if len(engine.asked) == 1 else "abc")
+    t = asyncio.run(rollouts(Twice(), engine).run_trajectory("g", Query("q"), 0))
+    assert [s.finish_reason for s in t.sequences] == ["length", "stop"] and t.status == "completed"
+
+
 def test_an_environment_that_never_asks_cannot_train():
     class Silent:
         async def run(self, query, policy):

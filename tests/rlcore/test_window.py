@@ -38,6 +38,23 @@ def test_kl_in_the_reward_is_taken_off_before_the_statistics():
     assert values == [[pytest.approx(0.75), pytest.approx(-0.75)]]
 
 
+def test_kl_in_the_reward_makes_no_signal_of_equal_rewards():
+    """Penalties tell the members of a tied group apart; it is a tie all the same."""
+    algo, groups = replace(ALGO, advantage="rloo"), [group(1.0, 1.0), group(1.0, 0.0)]
+    values = group_advantages(groups, algo, penalties=[[0.01, 0.0], [0.0, 0.0]])
+    assert values == [[pytest.approx(-0.01), pytest.approx(0.01)], [1.0, -1.0]]
+    assert [s.advantage for s in training_samples(groups, values, algo)] == [1.0, -1.0]
+    assert len(training_samples(groups, values, replace(algo, tied_groups="keep"))) == 4
+    assert window_figures(groups, values, algo)["tied_share"] == 0.5
+
+
+@pytest.mark.parametrize("advantage", ["reinforce_pp", "reinforce_pp_baseline"])
+def test_noise_of_kl_is_not_scaled_to_advantages_when_no_reward_differs(advantage):
+    algo, groups = replace(ALGO, advantage=advantage), [group(0.0, 0.0), group(0.0, 0.0)]
+    values = group_advantages(groups, algo, penalties=[[2e-4, -1e-4], [5e-5, 0.0]])
+    assert values == [[0.0, 0.0], [0.0, 0.0]] and not training_samples(groups, values, algo)
+
+
 def test_tied_groups_leave_the_loss_or_stay_in_its_denominator():
     groups = [group(*[1.0] * 4), group(1.0, 0.0, 0.0, 1.0)]
     values = group_advantages(groups, ALGO)
@@ -89,6 +106,6 @@ def test_the_length_that_counts_is_of_one_reply_and_not_of_the_conversation():
 def test_figures_of_a_window():
     cut = trajectory(0.0, "truncated", tokens=7)
     groups = [Group("a", Query("a"), [trajectory(1.0, tokens=3), cut, trajectory(None)]), group(1.0, 1.0)]
-    assert window_figures(groups, group_advantages(groups, ALGO)) == {
+    assert window_figures(groups, group_advantages(groups, ALGO), ALGO) == {
         "tied_share": 0.5, "tokens_positive": 3.0, "tokens_negative": 7.0, "reward_finished": 1.0, "reward_truncated": 0.0
     }  # fmt: skip
