@@ -108,7 +108,7 @@ def test_a_resumed_run_takes_the_step_the_first_one_took_and_exports(interrupted
 
 def test_the_smoke_run_with_two_ranks_and_staleness_one(tmp_path):
     """Every stage and actor of the demo; asynchronous, data parallel and sharded."""
-    parallel = ["cluster.learner_ranks=2", "cluster.learner_threads=1", "deepspeed=zero2"]
+    parallel = ["cluster.learner_ranks=2", "cluster.learner_threads=1", "deepspeed=zero2", "model.train_layers=2"]
     overrides = ["recipe=smoke", *parallel, "algo.max_staleness=1", "sft.steps=2", "algo.steps=2", "evaluate.queries=5"]
     done = run("curriculum", *overrides, f"run_dir={tmp_path}/s", f"trajectories.folder={tmp_path}/t")
     folder = tmp_path / "s"
