@@ -13,7 +13,7 @@ from rlcore.loss import PolicyLoss
 from rlcore.types import Sequence
 from tests.rlcore.conftest import learner_options, start_learners
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
 PROBE = [list(range(100, 140))]
 LOSS = PolicyLoss()
