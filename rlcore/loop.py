@@ -246,6 +246,7 @@ async def _until_one_fails(*endless: Awaitable[None]) -> None:
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _first(wanted: Awaitable[T], background: asyncio.Task[Any], timeout_s: float, describe: Callable[[], str]) -> T:

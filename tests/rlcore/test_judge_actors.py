@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from rlcore import judge_actors
 from rlcore.errors import InfrastructureFailure, RunFailed
 from rlcore.judge_actors import Judges
+from rlcore.judge_cache import weights_fingerprint
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, JudgeLimitsConfig, LocalJudgeConfig
 from rlcore.targets import Target
 from rlcore.types import Outcome, Query, RewardResult, Trajectory
@@ -147,6 +149,30 @@ def test_figures_of_every_judge_by_name_and_none_of_one_that_is_lost() -> None:
     judges = Judges({})
     judges.proxies = {"good": Proxy(), "lost": Proxy(InfrastructureFailure("no replica lives"))}  # type: ignore[dict-item]
     assert asyncio.run(judges.figures()) == {"judge/good/asked": 2.0, "judge/good/write/holistic/asked": 1.0}
+
+
+def test_what_the_actor_of_a_judge_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Time for the queue, the requests and a restart, the server's address and key, and the weights as they are now."""
+    (tmp_path / "config.json").write_text("{}")
+    given: list[tuple[Any, ...]] = []
+
+    class Proxy:
+        async def start(self, timeout_s: float) -> tuple[str, str]:
+            return "http://here/v1", "sk-made-up"
+
+        async def check(self) -> None:
+            pass
+
+    def start_service(*args: Any, **options: Any) -> Proxy:
+        given.append(args)
+        return Proxy()
+
+    monkeypatch.setattr(judge_actors, "start_service", start_service)
+    local = LocalJudgeConfig(str(tmp_path), "float32", 64)
+    asyncio.run(Judges({"judge": JudgeConfig(local=local, budget_s=50.0)}).start(9.0))
+    (_, _, args, _, timeout_s) = given[-1]
+    assert timeout_s == 220.0 and args["keys"] == {"local-0": "sk-made-up"}
+    assert args["weights"] == weights_fingerprint(str(tmp_path)) != ""
 
 
 def test_a_server_that_is_lost_ends_the_run() -> None:
