@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import math
 import time
 from dataclasses import dataclass
 from typing import Any, Self
@@ -31,9 +32,9 @@ class EndpointReply:
 
 
 class Busy(InfrastructureFailure):
-    """The server asks for fewer requests; `retry_after_s` is its Retry-After, 0 without one."""
+    """The server asks for fewer requests; `retry_after_s` is its Retry-After, None without a usable one."""
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str, retry_after_s: float | None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
@@ -42,8 +43,8 @@ class Endpoint:
     """A policy, to be closed by `async with`. `url` ends before /chat/completions, as in http://host:8000/v1.
 
     A call makes up to `attempts` requests of `timeout_s` seconds each; then InfrastructureFailure. ConfigError: the server
-    refuses key, URL, model or payment; DataFailure: it refuses the request. The key is sent and never printed, not even where
-    the server's own message repeats it.
+    refuses key, URL, model or payment; DataFailure: it refuses the request, or that cannot be written as JSON. The key is sent
+    and never printed, not even where the server's own message repeats it.
     """
 
     def __init__(
@@ -99,10 +100,16 @@ class Endpoint:
         import httpx
 
         try:
+            request = self._client.build_request("POST", self.url, json={"model": self.model, **body})
+        except (ValueError, RecursionError) as error:  # half of a surrogate pair, NaN, too deep
+            raise DataFailure(f"the request cannot be written as JSON: {error}") from error
+        try:
             async with asyncio.timeout(self._timeout_s):
-                response = await self._client.post(self.url, json={"model": self.model, **body})
-        except (httpx.TransportError, TimeoutError) as error:
-            raise InfrastructureFailure(f"{self.url}: {type(error).__name__}: {error}") from error
+                response = await self._client.send(request)
+        except (httpx.RequestError, TimeoutError) as error:
+            # A header that HTTP cannot hold is quoted in its error, with the key, so neither text nor cause goes on.
+            text = "" if isinstance(error, httpx.LocalProtocolError) else self._masked(f": {error}")
+            raise InfrastructureFailure(f"{self.url}: {type(error).__name__}{text}") from None
         if response.status_code != 200:
             raise self._refusal(response)
         try:
@@ -111,15 +118,15 @@ class Endpoint:
             text, reason = choice["message"]["content"] or "", choice["finish_reason"] or "stop"
             if not isinstance(text, str):
                 raise TypeError(f"content is a {type(text).__name__}")
-            return EndpointReply(text, reason, usage.get("prompt_tokens"), usage.get("completion_tokens"))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            return EndpointReply(text, reason, *_tokens(usage.get("prompt_tokens"), usage.get("completion_tokens")))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             problem = f"{self.url} answered no chat completion: {type(error).__name__}: {error}"
             raise InfrastructureFailure(problem) from error
 
     def _refusal(self, response: Any) -> Exception:
         """What an answer with another status than 200 means."""
-        status, text = response.status_code, " ".join(response.text.split())[:300]
-        problem = f"{self.url} answered {status}: {text.replace(self._key, '***') if self._key else text}"
+        status, text = response.status_code, " ".join(self._masked(response.text).split())[:300]
+        problem = f"{self.url} answered {status}: {text}"
         if status in _SETTINGS or (status == 429 and "insufficient_quota" in text):  # OpenAI's way to say 402
             return ConfigError(problem)
         retry_after = response.headers.get("Retry-After")
@@ -127,14 +134,24 @@ class Endpoint:
             return Busy(problem, _seconds(retry_after))
         return InfrastructureFailure(problem) if status in _PASSING or status >= 500 else DataFailure(problem)
 
+    def _masked(self, text: str) -> str:
+        return text.replace(self._key, "***") if self._key else text
 
-def _seconds(retry_after: str | None) -> float:
-    """The header is a number of seconds or a date; 0 for neither."""
+
+def _tokens(*counts: Any) -> tuple[int | None, ...]:
+    """The server's counts, all of them or none: limits and costs are reckoned with them."""
+    return counts if all(type(n) is int and n >= 0 for n in counts) else (None,) * len(counts)  # True is no count
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """The header is a number of seconds or a date; None for neither."""
     if retry_after is None:
-        return 0.0
-    if retry_after.strip().isdigit():
-        return float(retry_after)
+        return None
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+        seconds = float(retry_after)
     except ValueError:
-        return 0.0
+        try:
+            seconds = max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+        except (ValueError, OverflowError):
+            return None
+    return seconds if 0 <= seconds < math.inf else None

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.cluster import ServiceProxy, start_service
-from rlcore.errors import ConfigError, InfrastructureFailure
+from rlcore.errors import ConfigError, InfrastructureFailure, RunFailed
+from rlcore.judge_cache import weights_fingerprint
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, read_key
 
 RESTARTS = 3  # of a judge's actor; its counts start anew, its answers are on disk
-RESTART_S = 120.0  # what a restart may add to a question's time
 FIGURES_S = 5.0
+WATCH_S = 2.0
 STOP_S = 20.0
 
 
@@ -57,9 +58,10 @@ class Judges:
             assert config.local is not None
             endpoints[f"local-{i}"] = JudgeEndpointConfig(url, config.local.model)
             keys[f"local-{i}"] = key
-        args = {"config": with_absolute_cache(config), "endpoints": endpoints, "keys": keys, **self._options}
+        weights = weights_fingerprint(config.local.model) if config.local else ""
+        args = {"config": with_absolute_cache(config), "endpoints": endpoints, "keys": keys, "weights": weights, **self._options}
         proxy = start_service(
-            f"judge {name}", "rlcore.judge_actors.make_pool", args, config.cpus, config.budget_s + RESTART_S, restarts=RESTARTS
+            f"judge {name}", "rlcore.judge_actors.make_pool", args, config.cpus, config.longest_s, restarts=RESTARTS
         )
         try:
             await proxy.check()
@@ -85,6 +87,15 @@ class Judges:
         ]
         self._servers += servers
         return list(await asyncio.gather(*(server.start(timeout_s) for server in servers)))
+
+    async def watch(self) -> None:
+        """Runs beside the training. Raises RunFailed with its last words when a server of ours has ended."""
+        while True:
+            try:
+                await asyncio.gather(*(server.check() for server in self._servers))
+            except InfrastructureFailure as error:
+                raise RunFailed(f"a judge is lost: {error}") from error
+            await asyncio.sleep(WATCH_S)
 
     async def figures(self) -> dict[str, float]:
         """What every judge counted, as judge/<name>/...; nothing of one that does not answer at once."""

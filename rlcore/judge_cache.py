@@ -9,10 +9,12 @@ import hashlib
 import json
 import sqlite3
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import diskcache
 
+from rlcore.errors import ConfigError
 from rlcore.judge import JudgeReply
 
 _BROKEN = (sqlite3.Error, OSError, ValueError, TypeError, diskcache.Timeout)
@@ -28,35 +30,65 @@ class _PlainDisk(diskcache.Disk):  # type: ignore[misc]
 
 
 def content_key(**content: Any) -> str:
-    """SHA-256 of JSON data, whatever the order of its keys."""
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    """SHA-256 of JSON data, whatever the order of its keys. Raises ValueError or RecursionError for what JSON cannot hold."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def weights_fingerprint(model: str) -> str:
+    """Of the model in a folder: its config.json, and names, sizes and times of its weights. "" for one elsewhere."""
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        return ""
+    weights = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.glob("*.safetensors"))]
+    return content_key(config=(folder / "config.json").read_text(encoding="utf-8"), weights=weights)
 
 
 class JudgeCache:
-    """Replies by key in `folder`, at most about `size_mib` MiB, the oldest leaving first. A fault of the disk is a miss, counted
-    in `faults`."""
+    """Replies by key in `folder`, at most about `size_mib` MiB, the oldest leaving first; None: no replies.
+
+    A fault of the disk is a miss, counted in `faults`, from the first one on: `check` is for the start of a run, where somebody
+    reads what is wrong.
+    """
 
     def __init__(self, folder: str | None, size_mib: int) -> None:
-        self.faults = 0
+        self._folder, self.faults = folder, 0
         self._cache: Any = None
+        self._damage: Exception | None = None
         if folder is not None:
-            # No write-ahead log: it does not work on network file systems. Not synchronous: a power cut may cost the cache.
-            self._cache = diskcache.Cache(
-                folder, disk=_PlainDisk, size_limit=size_mib * 2**20, timeout=5, sqlite_journal_mode="truncate",
-                sqlite_synchronous=0,
-            )  # fmt: skip
+            try:
+                # No write-ahead log: it does not work on network file systems. Not synchronous: a power cut may cost the cache.
+                self._cache = diskcache.Cache(
+                    folder, disk=_PlainDisk, size_limit=size_mib * 2**20, timeout=5, sqlite_journal_mode="truncate",
+                    sqlite_synchronous=0,
+                )  # fmt: skip
+            except _BROKEN as error:
+                self._damage = error
+
+    def check(self) -> None:
+        """Write, read and remove a text. Raises ConfigError with what is wrong."""
+        try:
+            if self._damage is not None:
+                raise self._damage
+            if self._cache is not None:
+                self._cache.set("check", "")
+                self._cache.get("check")
+                self._cache.delete("check")
+        except _BROKEN as error:
+            raise ConfigError(f"cache={self._folder}: {type(error).__name__}: {error}; name another folder") from error
 
     def get(self, key: str) -> JudgeReply | None:
         try:
             text = None if self._cache is None else self._cache.get(key)
+            self.faults += self._damage is not None
             return None if text is None else JudgeReply(**json.loads(text), cached=True)
         except _BROKEN:
             self.faults += 1
             return None
 
     def put(self, key: str, reply: JudgeReply) -> None:
-        if self._cache is None:
+        """Keep a reply, unless it is empty or was cut off: that may go better another time."""
+        if self._cache is None or not reply.text or reply.finish_reason != "stop":
             return
         row = asdict(reply)
         del row["cached"]

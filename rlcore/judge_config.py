@@ -9,6 +9,8 @@ from typing import Any
 from rlcore.errors import ConfigError
 from rlcore.targets import Target
 
+RESTART_S = 120.0  # what a restart of the judge's actor may add to a question's time
+
 
 @dataclass(frozen=True)
 class JudgeEndpointConfig:
@@ -60,10 +62,11 @@ class JudgeLimitsConfig:
 class JudgeConfig:
     """A judge: its endpoints by name, engines of ours among them where `local` is given, and how it is asked.
 
-    `timeout_s` is for one request, `attempts` the requests and `budget_s` the time of one question, waiting included. After
-    `breaker_failures` failures in a row an endpoint gets no request for `breaker_open_s` seconds, then one as a probe. `extra` is
-    added to the body of every request; null takes a field out of it. `cache` is the folder of the answers, shared by every run
-    that names it, null for none; at `cache_mib` the oldest answers go.
+    `timeout_s` is for one request, `attempts` the requests of one question. `budget_s` is the time from the first of these to the
+    answer, waits included, and again the time a question may queue before that. After `breaker_failures` failures in a row an
+    endpoint gets no request for `breaker_open_s` seconds, then one as a probe. `extra` is added to the body of every request;
+    null takes a field out of it. `cache` is the folder of the answers, shared by every run that names it, null for none; at
+    `cache_mib` the oldest answers go.
     """
 
     endpoints: dict[str, JudgeEndpointConfig] = field(default_factory=dict)
@@ -80,6 +83,11 @@ class JudgeConfig:
     cache: str | None = None
     cache_mib: int = 1024
     cpus: float = 0.1
+
+    @property
+    def longest_s(self) -> float:
+        """What a question may take in all: the queue, its requests, a restart of the actor."""
+        return 2 * self.budget_s + RESTART_S
 
 
 @dataclass
@@ -126,10 +134,12 @@ def check_judges(reward: RewardConfig, reward_timeout_s: float) -> None:
             raise ConfigError(
                 f"{name}.limits.tokens_per_minute={j.limits.tokens_per_minute} never allows a reply of max_tokens={j.max_tokens}"
             )
-        if not j.timeout_s <= j.budget_s < reward_timeout_s:
+        if j.timeout_s >= j.budget_s:
+            raise ConfigError(f"{name}: timeout_s={j.timeout_s:g} < budget_s={j.budget_s:g} must hold: a request may be repeated")
+        if j.longest_s > reward_timeout_s:
             raise ConfigError(
-                f"{name}: timeout_s={j.timeout_s:g} <= budget_s={j.budget_s:g} < cluster.reward_timeout_s={reward_timeout_s:g} "
-                "must hold: a question has to end before the reward that asked it"
+                f"{name}.budget_s={j.budget_s:g}: a question may take {j.longest_s:g} s (2 * budget_s, and {RESTART_S:g} s for a "
+                f"restart) and has to end before the reward that asked it: cluster.reward_timeout_s={reward_timeout_s:g}"
             )
 
 
@@ -141,9 +151,12 @@ def check_keys(reward: RewardConfig) -> None:
 
 
 def read_key(name: str, endpoint: JudgeEndpointConfig) -> str | None:
-    """The endpoint's key. Raises ConfigError when the environment does not hold it."""
+    """The endpoint's key, without blanks around it. Raises ConfigError when the environment does not hold one."""
     if endpoint.key_env is None:
         return None
-    if not os.environ.get(endpoint.key_env):
+    key = os.environ.get(endpoint.key_env, "").strip()
+    if not key:
         raise ConfigError(f"{name}.key_env={endpoint.key_env}: no such environment variable; null for a server without keys")
-    return os.environ[endpoint.key_env]
+    if not all("!" <= letter <= "~" for letter in key):
+        raise ConfigError(f"{name}.key_env={endpoint.key_env}: its value has blanks or other characters that no key has")
+    return key

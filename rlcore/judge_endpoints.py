@@ -2,7 +2,8 @@
 
     closed --(failures in a row)--> open --(some seconds)--> half open: one request --> closed, or open again
 
-An endpoint that says Busy rests for as long as it asks; one that refuses (wrong key, no money, no such model) is open at once.
+An endpoint that says Busy rests for as long as it asks. A refusal (wrong key, no money, no such model) is a failure like others,
+but once a probe was refused too, questions that have no other endpoint fail at once.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class JudgeEndpoint:
         self.name, self.config = name, config
         self._http = Endpoint(config.url, config.model, key, timeout_s=timeout_s)
         self._most_failures, self._open_s = failures, open_s
-        self._failures = 0  # in a row
+        self._failures = self._busy = 0  # in a row
+        self._busy_at = self.rest_until = self._open_until = -math.inf
         self._open = self._probing = False
-        self.not_before = -math.inf  # when it may be asked next
-        self.refusal = ""  # why it refuses everything, as far as is known
+        self.refusal = ""  # why it refused the last probe
         self.in_flight = self.requests = self.failed = self.opened = 0
 
     def free(self, now: float) -> bool:
@@ -39,13 +40,18 @@ class JudgeEndpoint:
         return now >= self.not_before and not (self._open and self._probing)
 
     @property
+    def not_before(self) -> float:
+        """When it may be asked next."""
+        return max(self.rest_until, self._open_until)
+
+    @property
     def load(self) -> tuple[float, float]:
         """Smaller means next: requests in flight, then requests so far, for its weight."""
         return self.in_flight / self.config.weight, self.requests / self.config.weight
 
-    async def request(self, body: dict[str, Any]) -> EndpointReply:
-        """One request. Raises as Endpoint.complete does, and lets the breaker know."""
-        probe = self._open
+    async def request(self, body: dict[str, Any], refused: bool = False) -> EndpointReply:
+        """One request, which the breaker learns of. Raises as Endpoint.complete does. `refused`: this question, once before."""
+        probe, began = self._open, asyncio.get_running_loop().time()
         self._probing = self._probing or probe
         self.in_flight += 1
         self.requests += 1
@@ -53,10 +59,11 @@ class JudgeEndpoint:
             reply = await self._http.complete(body)
         except Exception as error:
             self.failed += 1
-            self._failed(error, probe)
+            self._failed(error, probe, began, refused)
             raise
         else:
             self._works()
+            self._busy = 0
             return reply
         finally:
             self.in_flight -= 1
@@ -65,18 +72,30 @@ class JudgeEndpoint:
     def _works(self) -> None:
         self._failures, self._open, self.refusal = 0, False, ""
 
-    def _failed(self, error: Exception, probe: bool) -> None:
+    def _failed(self, error: Exception, probe: bool, began: float, refused: bool) -> None:
         now = asyncio.get_running_loop().time()
         if isinstance(error, DataFailure | Busy):  # it works, and does not want this request, or not now
             self._works()
-            if isinstance(error, Busy):  # a little later, so that not everybody returns at once
-                self.not_before = max(self.not_before, now + error.retry_after_s * random.uniform(1.0, 1.1))
+            if isinstance(error, Busy):
+                self._rest(error.retry_after_s, began, now)
+            return
+        refuses = isinstance(error, ConfigError)
+        if refuses and refused and not probe:  # once for a question: it may be its own fault, and no reason to keep others away
             return
         self._failures += 1
-        self.refusal = str(error) if isinstance(error, ConfigError) else ""
-        if probe or self.refusal or (not self._open and self._failures >= self._most_failures):
+        if probe:
+            self.refusal = str(error) if refuses else ""
+        if probe or (not self._open and self._failures >= self._most_failures):
             self.opened += not self._open or probe
-            self._open, self.not_before = True, now + self._open_s
+            self._open, self._open_until = True, now + self._open_s
+
+    def _rest(self, seconds: float | None, began: float, now: float) -> None:
+        """For as long as it asks; else twice as long each time, up to a minute."""
+        if began > self._busy_at:  # a new time, and not one of the requests that were out together
+            self._busy, self._busy_at = self._busy + 1, now
+        if seconds is None:
+            seconds = min(60.0, 2.0**self._busy)
+        self.rest_until = max(self.rest_until, now + seconds * random.uniform(1.0, 1.1))  # not everybody returns at once
 
 
 class JudgeEndpoints:
@@ -106,9 +125,9 @@ class JudgeEndpoints:
         free = [e for e in self.all if e.free(now)]
         return min(free, key=lambda e: (e is avoid, e.load), default=None)
 
-    async def request(self, endpoint: JudgeEndpoint, body: dict[str, Any]) -> EndpointReply:
-        """One request to an endpoint that `next` named. Raises as Endpoint.complete does."""
+    async def request(self, endpoint: JudgeEndpoint, body: dict[str, Any], refused: bool = False) -> EndpointReply:
+        """One request to an endpoint that `next` named. Raises as Endpoint.complete does; for `refused` see JudgeEndpoint."""
         try:
-            return await endpoint.request(body)
+            return await endpoint.request(body, refused)
         finally:
             self._ended.set()

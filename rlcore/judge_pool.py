@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ _CHECK = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required
 
 @dataclass(eq=False, slots=True)
 class _Question:
-    """One question on its way: the request's body, its schema, an estimate of its tokens, and where it failed last."""
+    """One question on its way: the request's body, its schema, an estimate of its tokens, and how it fared so far."""
 
     body: dict[str, Any]
     schema: dict[str, Any] | None
@@ -45,12 +45,14 @@ class _Question:
     stats: ComponentStats
     latency_s: float = 0.0
     failed_on: JudgeEndpoint | None = None
-    failure: str = "no request was possible"
+    failure: str = ""  # of its last request
+    refused_by: set[JudgeEndpoint] = field(default_factory=set)
 
 
 class JudgePool:
     """The Judge protocol over `endpoints`, whose keys are in `keys` by the same names (never printed).
 
+    `weights` is a fingerprint of the local model, part of who the judge is.
     `minute_s` and `wait_s` (the scale of the waits between requests) are shorter in tests; for `not_before` see Gate.
     """
 
@@ -60,6 +62,7 @@ class JudgePool:
         endpoints: dict[str, JudgeEndpointConfig],
         keys: dict[str, str | None],
         *,
+        weights: str = "",
         minute_s: float = 60.0,
         wait_s: float = 1.0,
         not_before: float = 0.0,
@@ -72,7 +75,9 @@ class JudgePool:
         limits = config.limits
         self._gate = Gate(limits.concurrent, limits.requests_per_minute, limits.tokens_per_minute, minute_s, not_before)
         self._cache = JudgeCache(config.cache, config.cache_mib)
-        self._models = sorted({e.model for e in endpoints.values()})  # who the judge is, wherever it runs
+        models = sorted({(e.model, e.structured) for e in endpoints.values()})
+        local = config.local and [config.local.dtype, config.local.max_model_len, config.local.args, weights]
+        self._judge = [models, local]  # who it is, wherever it runs
         self._turn, self._queue = asyncio.Lock(), 0  # who is next; how many wait
         self._flights: dict[str, asyncio.Task[JudgeReply]] = {}
         self._stats = JudgeStats()
@@ -91,7 +96,11 @@ class JudgePool:
         counts = stats.counts
         counts["asked"] += 1
         question = self._question(messages, schema, max_tokens or self._config.max_tokens, stats)
-        key = content_key(judge=self._models, body=question.body, schema=schema, attempt=attempt)
+        try:
+            key = content_key(judge=self._judge, body=question.body, schema=schema, attempt=attempt)
+        except (ValueError, RecursionError) as error:
+            counts["failed"] += 1
+            raise JudgeFailed(f"the question cannot be written as JSON: {error}") from error
         if (known := self._cache.get(key)) is not None:
             counts["cached"] += 1
             return known
@@ -114,13 +123,15 @@ class JudgePool:
         log.warning("unusable reply, %s: %s", component, why[:300])
 
     async def check(self) -> None:
-        """Ask every endpoint one short question. Raises ConfigError naming the first that does not answer, and why."""
+        """Try the cache and ask every endpoint one short question. Raises ConfigError naming the first that fails, and why."""
+        self._cache.check()
         messages = [{"role": "user", "content": 'Reply with {"ok": true}'}]
 
         async def one(endpoint: JudgeEndpoint) -> None:
             question = self._question(messages, _CHECK, 16, self._stats.component("check"))
 
             async def request() -> EndpointReply:
+                await asyncio.sleep(endpoint.rest_until - asyncio.get_running_loop().time())
                 permit = await self._gate.enter(question.tokens)
                 try:
                     return await self._send(question, endpoint, permit)
@@ -158,14 +169,15 @@ class JudgePool:
             flight.exception()  # marks it as seen when every caller has given up
 
     async def _answer(self, key: str, question: _Question) -> JudgeReply:
-        """The answer to a new question, within its budget. Raises JudgeFailed."""
+        """The answer to a new question, within the budget for its first place and that for its requests. Raises JudgeFailed."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            async with asyncio.timeout(self._config.budget_s):
-                endpoint, got = await self._retrying(question, partial(self._request, question))
+            async with asyncio.timeout(self._config.budget_s) as budget:
+                endpoint, got = await self._retrying(question, partial(self._request, question, budget))
         except TimeoutError:
-            raise JudgeFailed(f"no answer within {self._config.budget_s:g} s; last: {question.failure}") from None
+            last = question.failure or "no request was possible"
+            raise JudgeFailed(f"no answer within {self._config.budget_s:g} s; last: {last}") from None
         except (InfrastructureFailure, DataFailure) as error:
             raise JudgeFailed(str(error)) from error
         reply = JudgeReply(got.text, got.finish_reason, endpoint.config.model, cached=False)
@@ -188,17 +200,22 @@ class JudgePool:
         result: T = await retrying(request)
         return result
 
-    async def _request(self, question: _Question) -> tuple[JudgeEndpoint, EndpointReply]:
+    async def _request(self, question: _Question, budget: asyncio.Timeout) -> tuple[JudgeEndpoint, EndpointReply]:
         """One request, as soon as an endpoint and the limits allow it. Raises what happened to it."""
         self._queue += 1
         try:
             endpoint, permit = await self._place(question)
         finally:
             self._queue -= 1
+        if not question.failure:  # its first place: what the queue before it took is not the endpoints' fault
+            budget.reschedule(asyncio.get_running_loop().time() + self._config.budget_s)
+        question.failure = f"{endpoint.config.url}: cut off before the answer"
         try:
             return endpoint, await self._send(question, endpoint, permit)
         except (InfrastructureFailure, ConfigError) as error:
             question.failed_on, question.failure = endpoint, str(error)
+            if isinstance(error, ConfigError):
+                question.refused_by.add(endpoint)
             raise InfrastructureFailure(str(error)) from error  # another endpoint may do better
         finally:
             self._gate.leave(permit)
@@ -223,7 +240,7 @@ class JudgePool:
             body["response_format"] = {"type": "json_schema", "json_schema": form}
         loop = asyncio.get_running_loop()
         began = loop.time()
-        reply = await self._endpoints.request(endpoint, body)
+        reply = await self._endpoints.request(endpoint, body, endpoint in question.refused_by)
         question.latency_s = loop.time() - began
         if reply.prompt_tokens is not None and reply.completion_tokens is not None:
             permit.tokens = reply.prompt_tokens + reply.completion_tokens

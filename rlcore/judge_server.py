@@ -21,7 +21,7 @@ from pathlib import Path
 
 import httpx
 
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, InfrastructureFailure
 from rlcore.judge_config import LocalJudgeConfig
 
 STOP_S = 10.0
@@ -61,6 +61,11 @@ class JudgeServer:
                 raise ConfigError(f"the judge's server did not answer within {timeout_s:g} s: {self._last_lines()}") from error
             raise
         return f"http://{host}:{port}/v1", key
+
+    async def check(self) -> None:
+        """Raises InfrastructureFailure with the last lines of its log when the server has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            raise InfrastructureFailure(f"the judge's server ended with {self._process.returncode}: {self._last_lines()}")
 
     async def stop(self) -> None:
         """End the server and its children."""

@@ -47,7 +47,8 @@ async def train(
     counts: Counter[str] = Counter()  # of the rollouts since the last step
     totals: Counter[str] = Counter()
     wanted = (algo.steps - state.step) * algo.queries_per_step
-    producer = asyncio.create_task(produce(rollouts, algo, cursor, buffer, counts, wanted))
+    producing = produce(rollouts, algo, cursor, buffer, counts, wanted)
+    producer = asyncio.create_task(_until_one_fails(producing, runtime.judges.watch()))
     try:
         while state.step < algo.steps:
             began = time.monotonic()
@@ -239,6 +240,17 @@ def record(path: Path, step: int, groups: list[Group], advantages: Advantages) -
             for trajectory, advantage in zip(group.trajectories, values, strict=True):
                 row = {"step": step, "advantage": advantage, **trajectory.to_json()}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+async def _until_one_fails(*endless: Awaitable[None]) -> None:
+    """Run them all, and end with the first error."""
+    tasks = [asyncio.ensure_future(one) for one in endless]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _first(wanted: Awaitable[T], background: asyncio.Task[Any], timeout_s: float, describe: Callable[[], str]) -> T:

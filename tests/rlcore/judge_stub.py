@@ -1,4 +1,4 @@
-"""A scripted judge endpoint on a virtual clock: the pool's own HTTP client, no sockets, and minutes that cost nothing."""
+"""A scripted judge endpoint on a virtual clock: the pool's own client but for its transport, and minutes that cost nothing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import bisect
 import json
 import selectors
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 
+from rlcore.judge import JudgeReply
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig
 from rlcore.judge_pool import JudgePool
 
@@ -50,6 +52,7 @@ def completion(text: str = "4", finish: str = "stop", prompt: int = 30, reply: i
     return {"choices": [{"message": {"content": text}, "finish_reason": finish}], "usage": usage}
 
 
+GOOD = (1.0, 200, {}, completion())
 Script = Callable[[str, int, dict[str, Any]], tuple[float, int, dict[str, str], Any]]
 
 
@@ -66,7 +69,7 @@ class Stub:
         self.open = self.most = 0
         self.seconds: list[float] = []
 
-        async def handle(transport: Any, request: httpx.Request) -> httpx.Response:
+        async def handle(client: Any, request: httpx.Request) -> httpx.Response:
             host, body, now = request.url.host, json.loads(request.content), asyncio.get_running_loop().time()
             seconds, status, headers, data = self.script(host, self.counts[host], body)
             self.counts[host] += 1
@@ -84,7 +87,8 @@ class Stub:
             content = data if isinstance(data, str) else json.dumps(data)
             return httpx.Response(status, headers=headers, content=content.encode())
 
-        monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", handle)
+        monkeypatch.setattr(httpx.AsyncClient, "send", handle)
+        monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: None)  # 60 ms for every client
 
     def most_in(self, seconds: float) -> int:
         """The largest number of requests in any window of so many seconds."""
@@ -101,3 +105,16 @@ def pool(hosts: str | dict[str, dict[str, Any]], keys: dict[str, str | None] | N
 
 def question(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
+
+
+def answers(*replies: Any) -> Script:
+    """The replies in turn, the last one for ever."""
+    return lambda host, number, body: replies[min(number, len(replies) - 1)]
+
+
+async def ask(judge: JudgePool, text: str = "2 + 2?", **options: Any) -> JudgeReply:
+    return await judge.ask(question(text), component="c", **options)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()

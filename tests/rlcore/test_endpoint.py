@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import json
+import math
 import threading
 import time
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 
 from rlcore.endpoint import Endpoint, _seconds
 from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure
 
 MESSAGES = [{"role": "user", "content": "你好"}]
+NO_HEADER = "sk-\nsecret"
 GOOD = {"choices": [{"message": {"role": "assistant", "content": "Hello."}, "finish_reason": "length"}]}
 
 
@@ -93,8 +97,53 @@ def test_what_does_not_pass_is_asked_once_and_never_shows_the_key(server, status
     assert len(server.requests) == 1 and "sk-secret" not in str(raised.value)
 
 
+def test_the_key_is_masked_before_the_message_is_cut(server):
+    with pytest.raises(DataFailure) as raised:
+        ask(server, (400, "x" * 296 + "sk-secret", 0))
+    assert "sk-" not in str(raised.value) and str(raised.value).endswith("x***")
+
+
+def test_a_key_that_is_no_header_is_not_shown(server):
+    with pytest.raises(InfrastructureFailure, match="LocalProtocolError$") as raised:
+        ask(server, (200, GOOD, 0), key=NO_HEADER, attempts=1)
+    assert "secret" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_reply_that_cannot_be_decoded_passes(server, monkeypatch):
+    async def undecodable(*_, **__):
+        raise httpx.DecodingError("incorrect header check")
+
+    monkeypatch.setattr(httpx.AsyncClient, "send", undecodable)
+    with pytest.raises(InfrastructureFailure, match="DecodingError: incorrect header check"):
+        ask(server, (200, GOOD, 0), attempts=1)
+
+
+@pytest.mark.parametrize("content", ["half of a pair: \ud83d", math.nan])
+def test_what_cannot_be_written_as_json_is_the_datas_fault(server, monkeypatch, content):
+    monkeypatch.setitem(MESSAGES[0], "content", content)
+    with pytest.raises(DataFailure, match="cannot be written as JSON"):
+        ask(server, (200, GOOD, 0))
+    assert not server.requests
+
+
 @pytest.mark.parametrize(
-    "answer", ["not json", {"choices": []}, {"error": "odd"}, [], {"choices": [{"message": {"content": 4}}]}]
+    ("usage", "counts"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 0}, (3, 0)),
+        ({"prompt_tokens": 3}, (None, None)),
+        ({"prompt_tokens": 3, "completion_tokens": -1}, (None, None)),
+        ({"prompt_tokens": True, "completion_tokens": 1}, (None, None)),
+        ({"prompt_tokens": "3", "completion_tokens": 1}, (None, None)),
+        ({"prompt_tokens": 3.0, "completion_tokens": 1}, (None, None)),
+    ],
+)
+def test_tokens_are_what_a_server_can_have_counted(server, usage, counts):
+    reply = ask(server, (200, GOOD | {"usage": usage}, 0))
+    assert (reply.prompt_tokens, reply.completion_tokens) == counts
+
+
+@pytest.mark.parametrize(
+    "answer", ["not json", {"choices": []}, {"error": "odd"}, [], {"choices": [{"message": {"content": 4}}]}, "[" * 100_000]
 )
 def test_an_answer_that_is_no_completion_passes_or_fails(server, answer):
     assert ask(server, (200, answer, 0), (200, GOOD, 0)).text == "Hello."
@@ -110,7 +159,8 @@ def test_no_money_left_is_not_asked_again(server):
 
 def test_retry_after_is_seconds_or_a_date():
     soon = email.utils.formatdate(time.time() + 100, usegmt=True)
-    assert (_seconds("7"), _seconds(None), _seconds("soon"), _seconds("Wed, 21 Oct 2015 07:28:00 GMT")) == (7.0, 0.0, 0.0, 0.0)
+    assert [_seconds(text) for text in ("7", " 0 ", "1.5", "Wed, 21 Oct 2015 07:28:00 GMT")] == [7.0, 0.0, 1.5, 0.0]
+    assert {_seconds(text) for text in (None, "", "soon", "-1", "nan", "inf", "1e999")} == {None}
     assert 95 < _seconds(soon) <= 100
 
 

@@ -62,8 +62,8 @@ def test_the_three_choices() -> None:
         ({"limits": JudgeLimitsConfig(1, 1, 1024)}, "tokens_per_minute=1024 never allows a reply of max_tokens=1024"),
         ({"attempts": 0}, "attempts=0 must be above 0"),
         ({"temperature": -1.0}, "temperature=-1.0 must be 0 or more"),
-        ({"budget_s": 2000.0}, "budget_s=2000 < cluster.reward_timeout_s=1500 must hold"),
-        ({"timeout_s": 700.0}, "timeout_s=700 <= budget_s=600"),
+        ({"budget_s": 691.0}, "budget_s=691: a question may take 1502 s .* cluster.reward_timeout_s=1500"),  # 2 x 691 + 120
+        ({"timeout_s": 600.0}, "timeout_s=600 < budget_s=600"),
         ({"endpoints": {}, "local": LocalJudgeConfig("m", "float32", 64, servers=0)}, "local.servers=0 must be above 0"),
     ],
 )
@@ -84,7 +84,17 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ConfigError, match=r"judges.judge.endpoints.main.key_env=THE_JUDGES_KEY: no such environment variable"):
         read_key("judges.judge.endpoints.main", endpoint)
     monkeypatch.setenv("THE_JUDGES_KEY", "sk-secret")
+    assert read_key("", endpoint) == "sk-secret"
+    monkeypatch.setenv("THE_JUDGES_KEY", " sk-secret\r\n")
     assert read_key("", endpoint) == "sk-secret" and read_key("", JudgeEndpointConfig("http://host/v1", "big")) is None
+
+
+@pytest.mark.parametrize("key", ["sk-\nsecret", "sk- secret", "sk-secret\x7f", "sk-s\u00e9cret", "sk-\u200bsecret"])
+def test_what_cannot_be_a_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("THE_JUDGES_KEY", key)
+    with pytest.raises(ConfigError, match="judge.key_env=THE_JUDGES_KEY: its value has blanks or other") as refused:
+        read_key("judge", JudgeEndpointConfig("http://host/v1", "big", key_env="THE_JUDGES_KEY"))
+    assert "cret" not in str(refused.value)
 
 
 def test_a_missing_key_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

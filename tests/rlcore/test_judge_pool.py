@@ -6,32 +6,15 @@ import asyncio
 import json
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlcore.errors import ConfigError
 from rlcore.judge import JudgeFailed, JudgeReply
-from rlcore.judge_cache import JudgeCache, content_key
 from rlcore.judge_config import JudgeLimitsConfig
 from rlcore.judge_pool import JudgePool, estimated_tokens
-from tests.rlcore.judge_stub import Stub, completion, pool, question, virtual
-
-GOOD = (1.0, 200, {}, completion())
-
-
-def answers(*replies: Any):
-    """The replies in turn, the last one for ever."""
-    return lambda host, number, body: replies[min(number, len(replies) - 1)]
-
-
-async def ask(judge: JudgePool, text: str = "2 + 2?", **options: Any) -> JudgeReply:
-    return await judge.ask(question(text), component="c", **options)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
+from tests.rlcore.judge_stub import GOOD, Stub, answers, ask, completion, now, pool, question, virtual
 
 
 def test_a_question_and_what_is_counted(monkeypatch):
@@ -93,92 +76,37 @@ def test_the_budget_of_attempts_and_of_time(monkeypatch):
     assert len(stub.arrived) >= 3 and max(stub.arrived) <= 20
 
 
-def test_retry_after_rests_the_endpoint_for_everybody(monkeypatch):
-    stub = Stub(monkeypatch, answers((0, 429, {"Retry-After": "7"}, "slow down"), GOOD))
+def test_the_budget_runs_from_the_first_place_and_the_queue_has_its_own(monkeypatch):
+    """One at a time, 30 s each, with 40 s: the second is answered at 60 s, the third would only be sent then."""
+    stub = Stub(monkeypatch, answers((30, 200, {}, completion())))
 
     async def main():
-        judge = pool("a")
-        first = asyncio.create_task(ask(judge))
-        await asyncio.sleep(0.1)
-        await asyncio.gather(first, *(ask(judge, str(i)) for i in range(3)))
+        judge = pool("a", limits=JudgeLimitsConfig(1), timeout_s=35, budget_s=40)
+        *replies, failed = await asyncio.gather(*(ask(judge, str(i)) for i in range(3)), return_exceptions=True)
+        return [r.text for r in replies], str(failed)
 
-    virtual(main())
-    assert len(stub.arrived) == 5 and stub.arrived[1] >= 7 and stub.arrived[-1] < 7.8
-
-
-def test_another_endpoint_stands_in_at_once(monkeypatch):
-    stub = Stub(monkeypatch, lambda host, *_: (0, 429, {"Retry-After": "50"}, "") if host == "a" else GOOD)
-
-    async def main():
-        judge = pool({"a": {}, "b": {"model": "other"}})
-        replies = [await ask(judge, str(i)) for i in range(5)]
-        return {r.model for r in replies}, now()
-
-    models, ended = virtual(main())
-    assert models == {"other"} and ended < 10 and stub.counts == {"a": 1, "b": 5}
+    assert virtual(main()) == (["4", "4"], "no answer within 40 s; last: no request was possible")
+    assert stub.arrived == [0, 30]
 
 
-def test_weights_share_the_requests(monkeypatch):
+def test_a_request_that_the_budget_cuts_off_is_named(monkeypatch):
+    Stub(monkeypatch, lambda host, number, body: (0, 500, {}, "broken") if number == 0 else (99, 200, {}, ""))
+    with pytest.raises(JudgeFailed, match="no answer within 40 s; last: http://a/v1: cut off before the answer"):
+        virtual(ask(pool("a", timeout_s=90, budget_s=40)))
+
+
+def test_a_question_that_is_no_json_fails_and_reaches_no_endpoint(monkeypatch):
     stub = Stub(monkeypatch, answers(GOOD))
 
     async def main():
-        judge = pool({"a": {"weight": 3.0}, "b": {}}, limits=JudgeLimitsConfig(8))
-        await asyncio.gather(*(ask(judge, str(i)) for i in range(80)))  # with eight in flight
-        for i in range(40):  # and one by one
-            await ask(judge, f"again {i}")
-
-    virtual(main())
-    assert stub.counts == {"a": 90, "b": 30}
-
-
-def test_the_breaker_opens_probes_and_closes(monkeypatch):
-    """Three failures in a row open it; half a minute later one request goes out alone, fails, and half a minute later works."""
-    stub = Stub(monkeypatch, lambda host, number, body: (5, 500, {}, "broken") if number < 4 else GOOD)
-
-    async def main():
-        judge = pool("a", breaker_failures=3, breaker_open_s=30, attempts=50)
-        first = asyncio.create_task(ask(judge, "first"))
-        await asyncio.sleep(20)
-        while len(stub.arrived) < 3:  # noqa: ASYNC110 - the clock is virtual
-            await asyncio.sleep(1)
-        await asyncio.gather(first, *(ask(judge, str(i)) for i in range(10)))
+        judge = pool("a", breaker_failures=1)
+        with pytest.raises(JudgeFailed, match="the question cannot be written as JSON: .*surrogates not allowed"):
+            await ask(judge, "half of a pair: \ud83d")
+        await ask(judge)
         return await judge.stats()
 
     stats = virtual(main())
-    opened = stub.arrived[2] + 5
-    probes = [round(t - opened, 6) for t in stub.arrived[3:5]]
-    assert probes[0] == 30 and probes[1] == 30 + 5 + 30  # nobody else in between, however many wait
-    assert min(stub.arrived[5:]) >= stub.arrived[4] + 1  # the rest once the probe was answered
-    assert stats["endpoint/a/opened"] == 2.0 and stats["failed"] == 0.0
-
-
-@pytest.mark.parametrize("status", [401, 402, 403, 404])
-def test_an_endpoint_that_refuses_is_not_asked_again_until_its_probe(monkeypatch, status):
-    stub = Stub(monkeypatch, lambda host, *_: (0, status, {}, "no: sk-secret") if host == "a" else GOOD)
-
-    async def main():
-        both = pool({"a": {}, "b": {}}, keys={"a": "sk-secret"}, breaker_open_s=1000)
-        assert [(await ask(both, str(i))).text for i in range(4)] == ["4"] * 4
-        alone = pool("a", keys={"a": "sk-secret"}, breaker_open_s=1000)
-        for text in ("1", "2"):
-            with pytest.raises(JudgeFailed, match=f"every endpoint refuses: .*answered {status}: no: \\*\\*\\*") as failed:
-                await ask(alone, text)
-        return str(failed.value)
-
-    assert "sk-secret" not in virtual(main())
-    assert stub.counts == {"a": 2, "b": 4}
-
-
-def test_a_question_that_is_refused_fails_at_once_and_the_endpoint_stays(monkeypatch):
-    stub = Stub(monkeypatch, answers((0, 400, {}, "too long"), GOOD))
-
-    async def main():
-        judge = pool("a", breaker_failures=1)
-        with pytest.raises(JudgeFailed, match="answered 400: too long"):
-            await ask(judge, "long")
-        return (await ask(judge)).text, now()
-
-    assert virtual(main()) == ("4", 1.0) and len(stub.arrived) == 2
+    assert (stats["asked"], stats["failed"], stats["endpoint/a/failed"]) == (2.0, 1.0, 0.0) and len(stub.arrived) == 1
 
 
 def test_the_same_question_at_the_same_time_is_asked_once(monkeypatch):
@@ -208,47 +136,6 @@ def test_a_failure_is_shared_and_then_asked_anew(monkeypatch):
     assert virtual(main()) == ("4", 2.0) and len(stub.arrived) == 2
 
 
-def test_what_was_answered_is_never_asked_again_after_a_restart_either(monkeypatch, tmp_path):
-    stub = Stub(monkeypatch, answers(GOOD))
-    cache = str(tmp_path / "cache")
-    virtual(ask(pool("a", cache=cache)))
-
-    async def restarted():
-        judge = pool({"b": {}}, cache=cache)  # the same model at another address
-        reply = await ask(judge)
-        return reply, await judge.stats()
-
-    reply, stats = virtual(restarted())
-    assert reply == JudgeReply("4", "stop", "judge", cached=True) and len(stub.arrived) == 1
-    assert (stats["cached"], stats["answered"], stats["scored"]) == (1.0, 0.0, 1.0)
-    for changes, options in [({}, {"attempt": 1}), ({}, {"schema": {"type": "object"}}), ({}, {"max_tokens": 7}),
-                             ({"temperature": 0.5}, {}), ({"extra": {"top_k": 1}}, {})]:  # fmt: skip
-        assert not virtual(ask(pool("a", cache=cache, **changes), **options)).cached
-    assert not virtual(ask(pool({"a": {"model": "other"}}, cache=cache))).cached
-    assert len(stub.arrived) == 7
-
-
-def test_the_key_is_the_content_and_not_its_order():
-    assert content_key(a={"x": 1, "y": "四\ud800"}, b=2) == content_key(b=2, a={"y": "四\ud800", "x": 1})
-    assert content_key(a=1) != content_key(a="1")
-
-
-def test_the_cache_is_bounded_and_its_faults_are_misses(tmp_path: Path):
-    cache = JudgeCache(str(tmp_path), 1)
-    for i in range(300):
-        cache.put(str(i), JudgeReply("x" * 20_000, "stop", "judge", cached=False))
-    assert cache.get("299") is not None and cache.get("0") is None
-    assert sum(f.stat().st_size for f in tmp_path.rglob("*") if f.is_file()) < 2.5 * 2**20
-    cache._cache.set("object", {"not": "text"})  # pickled by the library
-    assert cache.get("object") is None and cache.faults == 1
-    cache._cache.set("text", "no JSON")
-    assert cache.get("text") is None and cache.faults == 2
-    cache.close()
-    nowhere = JudgeCache(None, 1)
-    nowhere.put("a", JudgeReply("x", "stop", "judge", cached=False))
-    assert nowhere.get("a") is None and nowhere.faults == 0
-
-
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -263,6 +150,15 @@ def test_the_check_at_the_start_names_the_endpoint_and_the_reason(monkeypatch, a
         virtual(pool({"a": {}, "b": {}}, attempts=2).check())
     assert stub.bodies[0]["response_format"]["type"] == "json_schema"
     assert stub.counts["b"] == (2 if answer[1] == 0 else 1)
+
+
+def test_the_check_waits_as_long_as_an_endpoint_asks(monkeypatch):
+    stub = Stub(monkeypatch, answers((0, 429, {"Retry-After": "50"}, "slow down"), GOOD))
+    virtual(pool("a", attempts=2).check())
+    assert len(stub.arrived) == 2 and 50 <= stub.arrived[1] <= 55
+    Stub(monkeypatch, answers((0, 429, {"Retry-After": "50"}, "slow down"), GOOD))
+    with pytest.raises(ConfigError, match=r"endpoint a \(judge\): no answer within 40 s"):
+        virtual(pool("a", budget_s=40).check())
 
 
 def test_faults_never_become_scores(monkeypatch):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rlcore import judge_server
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, InfrastructureFailure
 from rlcore.judge_config import LocalJudgeConfig
 from rlcore.judge_server import JudgeServer, server_arguments, server_environment
 
@@ -59,6 +59,18 @@ def test_a_server_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch)
     assert not living("98.766")
 
 
+def test_a_server_that_ends_later_is_named_with_its_last_lines() -> None:
+    server = JudgeServer(LocalJudgeConfig("m", "float32", 64))
+    asyncio.run(server.check())  # not started yet
+    server._process = subprocess.Popen(
+        ["sh", "-c", "read line; echo out of memory; exit 3"], stdin=subprocess.PIPE, stdout=server._log
+    )
+    asyncio.run(server.check())
+    server._process.communicate(b"now\n")
+    with pytest.raises(InfrastructureFailure, match="ended with 3: out of memory"):
+        asyncio.run(server.check())
+
+
 def test_the_whole_group_ends_with_its_parent() -> None:
     """Parent and server are killed without a word, as Ray does; the server leaves a child behind that does not care."""
     server = ["sh", "-c", "(trap '' TERM; echo up; sleep 98.767) & wait"]
@@ -71,8 +83,8 @@ def test_the_whole_group_ends_with_its_parent() -> None:
     assert process.stdout is not None
     child = psutil.Process(int(process.stdout.readline()))
     group = [child, *child.children(recursive=True)]
+    child.kill()  # first: with its parent gone it may be gone too
     process.kill()
-    child.kill()
     process.wait()
     psutil.wait_procs(group, timeout=20)
     assert len(group) >= 3 and not [p for p in group if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

@@ -173,6 +173,17 @@ def test_a_run_of_such_steps_ends_before_the_push(tmp_path):
     assert runtime.pushes == 2  # of the sound step and of the first skipped one, whose weights are those of the sound one
 
 
+def test_a_judge_that_is_lost_ends_the_training(tmp_path):
+    class Lost(Judges):
+        async def watch(self):
+            raise RunFailed("a judge is lost: out of memory")
+
+    runtime = FakeRuntime([])
+    runtime.judges, runtime.rollouts = Lost({}), lambda *_: FakeRollouts(lambda n: [None] * 99)
+    with pytest.raises(RunFailed, match="a judge is lost: out of memory"):
+        run_training(runtime, tmp_path)
+
+
 def test_kl_in_the_reward_is_summed_over_each_trajectorys_tokens():
     """The sampler gave every token -1. The reference gives -1.5 on one rank and -3 on the other: k1 is 0.5 and 2 a token."""
     groups = [Group("g", Query("q"), [trajectory(1.0, tokens=2), trajectory(None), trajectory(0.0, tokens=3)])]
