@@ -98,7 +98,7 @@ def test_kl_in_the_loss_is_a_part_of_its_own():
     assert figures["kl_loss"] == pytest.approx(value) and figures["kl_sum"] == pytest.approx(sum(k3), abs=1e-6)
     assert gradient == pytest.approx([0.05 * 0.5, 0.05 * -1.0], abs=1e-6)
     assert figures["kl_bounded_sum"] == 0
-    assert run(loss, [100.0], [0.0], reference=[0.0])[2]["kl_bounded_sum"] == 1
+    assert run(loss, [-100.0], [0.0], reference=[0.0])[2]["kl_bounded_sum"] == 1
 
 
 def test_an_entropy_bonus_lowers_the_loss_by_the_weighted_entropy():
