@@ -38,7 +38,8 @@ def interrupted(tmp_path_factory) -> Path:
     """atomic_rl, synchronous, with a checkpoint after every second step, ended by Ctrl-C after the third."""
     folder = tmp_path_factory.mktemp("runs") / "interrupted"
     overrides = [*SMALL, "algo.steps=1000", "algo.checkpoint_every=2", f"run_dir={folder}", LR]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it, and so do its children
+    # A shell's background jobs ignore SIGINT, and their children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with open(folder.with_suffix(".log"), "w") as log:
         process = subprocess.Popen(command("atomic_rl", *overrides), stdout=log, stderr=log)
     signal.signal(signal.SIGINT, before)
