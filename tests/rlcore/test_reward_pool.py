@@ -105,8 +105,8 @@ def test_known_right_is_1_and_known_wrong_0_in_a_real_worker(cluster: None) -> N
         return results
 
     right, wrong, broken = asyncio.run(main())
-    assert right == RewardResult(1.0, {"format": 1.0, "recall": 1.0})
-    assert wrong == RewardResult(0.0, {"format": 0.0, "recall": 0.0})
+    assert right == RewardResult(1.0, {"format": 1.0, "recall": 1.0, "precision": 1.0, "f1": 1.0})
+    assert wrong == RewardResult(0.0, dict.fromkeys(right.components, 0.0))
     assert broken.value is None
     assert "outcome.valid" in broken.reason
 
