@@ -17,7 +17,6 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import os
 import shutil
 import zlib
 from collections import Counter
@@ -43,6 +42,7 @@ from rlcore.checkpoint import write_atomic
 from rlcore.config import Config
 from rlcore.environment import Policy
 from rlcore.errors import ConfigError, RunFailed
+from rlcore.judge_config import read_key
 from rlcore.metrics import console
 from rlcore.policy import RecordingPolicy
 from rlcore.queries import read_queries
@@ -201,15 +201,9 @@ def engine_policy(runtime: Runtime, name: str) -> Policy:
 
 
 def _key(config: Config) -> str | None:
-    """The endpoint's key. Raises ConfigError when the environment does not hold it."""
+    """The endpoint's key, None where no endpoint is asked. Raises ConfigError when the environment does not hold it."""
     teacher = config.trajectories.teacher
-    if teacher.kind != "openai" or teacher.key_env is None:
-        return None
-    if not os.environ.get(teacher.key_env):
-        raise ConfigError(
-            f"trajectories.teacher.key_env={teacher.key_env}: no such environment variable; null for a server without keys"
-        )
-    return os.environ[teacher.key_env]
+    return read_key("trajectories.teacher", teacher.key_env) if teacher.kind == "openai" else None
 
 
 async def _play_split(

@@ -52,7 +52,7 @@ class Judges:
         self.proxies = dict(zip(self._configs, started, strict=True))
 
     async def _start(self, name: str, config: JudgeConfig, timeout_s: float) -> ServiceProxy:
-        keys = {e: read_key(f"env.reward.judges.{name}.endpoints.{e}", c) for e, c in config.endpoints.items()}
+        keys = {e: read_key(f"env.reward.judges.{name}.endpoints.{e}", c.key_env) for e, c in config.endpoints.items()}
         endpoints = dict(config.endpoints)
         for i, (url, key) in enumerate(await self._start_servers(name, config, timeout_s)):
             assert config.local is not None

@@ -147,16 +147,19 @@ def check_keys(reward: RewardConfig) -> None:
     """Raises ConfigError when the environment lacks the key of an endpoint."""
     for judge, config in chosen_judges(reward).items():
         for name, endpoint in config.endpoints.items():
-            read_key(f"env.reward.judges.{judge}.endpoints.{name}", endpoint)
+            read_key(f"env.reward.judges.{judge}.endpoints.{name}", endpoint.key_env)
 
 
-def read_key(name: str, endpoint: JudgeEndpointConfig) -> str | None:
-    """The endpoint's key, without blanks around it. Raises ConfigError when the environment does not hold one."""
-    if endpoint.key_env is None:
+def read_key(name: str, key_env: str | None) -> str | None:
+    """The key in the environment variable `key_env`, without blanks around it, of the endpoint configured at `name`; null: none.
+
+    Raises ConfigError when the environment does not hold a key there.
+    """
+    if key_env is None:
         return None
-    key = os.environ.get(endpoint.key_env, "").strip()
+    key = os.environ.get(key_env, "").strip()
     if not key:
-        raise ConfigError(f"{name}.key_env={endpoint.key_env}: no such environment variable; null for a server without keys")
+        raise ConfigError(f"{name}.key_env={key_env}: no such environment variable; null for a server without keys")
     if not all("!" <= letter <= "~" for letter in key):
-        raise ConfigError(f"{name}.key_env={endpoint.key_env}: its value has blanks or other characters that no key has")
+        raise ConfigError(f"{name}.key_env={key_env}: its value has blanks or other characters that no key has")
     return key

@@ -144,7 +144,7 @@ async def _self_preference(
 
 def _judge(url: str, model: str, key_env: str | None, structured: bool) -> JudgePool:
     endpoint = JudgeEndpointConfig(url, model, key_env, structured=structured)
-    return JudgePool(JudgeConfig(), {"main": endpoint}, {"main": read_key("--key-env", endpoint)})
+    return JudgePool(JudgeConfig(), {"main": endpoint}, {"main": read_key("--key-env", endpoint.key_env)})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -82,18 +82,21 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     endpoint = JudgeEndpointConfig("http://host/v1", "big", key_env="THE_JUDGES_KEY")
     monkeypatch.delenv("THE_JUDGES_KEY", raising=False)
     with pytest.raises(ConfigError, match=r"judges.judge.endpoints.main.key_env=THE_JUDGES_KEY: no such environment variable"):
-        read_key("judges.judge.endpoints.main", endpoint)
+        read_key("judges.judge.endpoints.main", endpoint.key_env)
     monkeypatch.setenv("THE_JUDGES_KEY", "sk-secret")
-    assert read_key("", endpoint) == "sk-secret"
+    assert read_key("", endpoint.key_env) == "sk-secret"
     monkeypatch.setenv("THE_JUDGES_KEY", " sk-secret\r\n")
-    assert read_key("", endpoint) == "sk-secret" and read_key("", JudgeEndpointConfig("http://host/v1", "big")) is None
+    assert (
+        read_key("", endpoint.key_env) == "sk-secret"
+        and read_key("", JudgeEndpointConfig("http://host/v1", "big").key_env) is None
+    )
 
 
 @pytest.mark.parametrize("key", ["sk-\nsecret", "sk- secret", "sk-secret\x7f", "sk-s\u00e9cret", "sk-\u200bsecret"])
 def test_what_cannot_be_a_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("THE_JUDGES_KEY", key)
     with pytest.raises(ConfigError, match="judge.key_env=THE_JUDGES_KEY: its value has blanks or other") as refused:
-        read_key("judge", JudgeEndpointConfig("http://host/v1", "big", key_env="THE_JUDGES_KEY"))
+        read_key("judge", JudgeEndpointConfig("http://host/v1", "big", key_env="THE_JUDGES_KEY").key_env)
     assert "cret" not in str(refused.value)
 
 
