@@ -15,7 +15,7 @@ from rlcore.evaluation import EVALUATION_SEED, Evaluation, roll_out, summarise
 from rlcore.metrics import MetricsWriter, console
 from rlcore.runtime import Runtime, config_as_dict
 from rlcore.targets import Target, build
-from rlcore.types import Query
+from rlcore.types import Query, Trajectory
 
 
 def begin(config: Config, uses: tuple[str, ...] = ()) -> Path | None:
@@ -57,6 +57,13 @@ def evaluation_queries(config: Config) -> list[Query]:
 
 async def evaluate_policy(runtime: Runtime, held: list[Query], metrics: MetricsWriter, name: str, step: int) -> Evaluation:
     """Evaluate what the engines serve, log it under `name` and print one line."""
+    return (await evaluate_rollouts(runtime, held, metrics, name, step))[0]
+
+
+async def evaluate_rollouts(
+    runtime: Runtime, held: list[Query], metrics: MetricsWriter, name: str, step: int
+) -> tuple[Evaluation, list[Trajectory]]:
+    """`evaluate_policy`, and the trajectories it saw."""
     e, k = runtime.config.evaluate, runtime.config.cluster
     rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
     concurrency = k.engines * k.max_num_seqs
@@ -65,4 +72,4 @@ async def evaluate_policy(runtime: Runtime, held: list[Query], metrics: MetricsW
     metrics.log(result.figures(), name, step)
     over = f"over {len(result.rewards)} queries, {result.unscored} unscored"
     console.print(f"{name}: held-out reward {result.reward:.3f} +- {result.error:.3f} {over}")
-    return result
+    return result, trajectories

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from envs.warp.report import Report
 from recipes.cli import run_recipe
-from recipes.common import begin, evaluation_queries, metrics_writer
+from recipes.common import begin, evaluate_rollouts, evaluation_queries, metrics_writer
 from recipes.expansions import ForcedReport, curve, plot, score_drafts
 from rlcore.checkpoint import write_atomic
 from rlcore.config import Config
 from rlcore.errors import ConfigError
-from rlcore.evaluation import EVALUATION_SEED, roll_out, summarise
+from rlcore.evaluation import EVALUATION_SEED, roll_out
 from rlcore.metrics import console
 from rlcore.runtime import Runtime
 from rlcore.targets import resolve
@@ -29,21 +29,15 @@ from rlcore.types import Query, Trajectory
 
 async def run_evaluation(runtime: Runtime, held: list[Query], run_dir: Path) -> None:
     """Rollouts of every held-out query under the environment's own limits, then the forced ones."""
-    config, e = runtime.config, runtime.config.evaluate
+    config = runtime.config
     metrics = metrics_writer(config, run_dir)
     try:
         await runtime.start_rollouts()
         await runtime.serve_loaded()
-        rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
-        concurrency = config.cluster.engines * config.cluster.max_num_seqs
-        free = await roll_out(rollouts, held, config.algo.max_failed_share, concurrency, e.samples)
-        result = summarise(free, config.env.group_by)
-        metrics.log(result.figures(), "evaluation", 0)
+        result, free = await evaluate_rollouts(runtime, held, metrics, "evaluation", 0)
         rewards = {"model": config.model.path, "rewards": result.rewards, "means": result.by_kind, "unscored": result.unscored}
         write_atomic(run_dir / "evaluation.json", json.dumps(rewards, indent=2))
-        over = f"over {len(result.rewards)} queries, {result.unscored} unscored"
-        console.print(f"evaluation: held-out reward {result.reward:.3f} +- {result.error:.3f} {over}")
-        if e.expansions:
+        if config.evaluate.expansions:
             await force_expansions(runtime, held, free, run_dir)
     finally:
         metrics.close()

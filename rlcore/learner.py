@@ -173,12 +173,7 @@ class Learner:
 
         prompt, other = list(range(5, 15)), list(range(40, 46))
         parts = [(prompt, [20, 21, 22, 23]), (prompt, [30, 31, 32]), (other, [24, 25, 26])]
-        samples = []
-        for number, (context, reply) in enumerate(parts):
-            sequence = Sequence()
-            sequence.append_context(context)
-            sequence.append_sampled(reply, [0.0] * len(reply), [0] * len(reply), "stop")
-            samples.append(Sample(sequence, 0.0, number))
+        samples = [Sample(Sequence.demonstrated(*part), 0.0, number) for number, part in enumerate(parts)]
         (row,) = build_rows(samples, token_weights(samples, "token_mean"), 64)
         packed = dict(zip(row.targets, self._score_row(self._engine.module, row, 1.0).tolist(), strict=True))
         difference = 0.0

@@ -30,11 +30,8 @@ class Demonstration:
 
 def encode(demonstration: Demonstration, renderer: ChatRenderer, end_of_turn: int) -> Sequence:
     """Prompt as context, response and end of turn as trained tokens (policy version 0, log-probabilities unknown: 0)."""
-    sequence = Sequence()
-    sequence.append_context(renderer.prompt(demonstration.messages))
     ids = [*renderer.tokenizer(demonstration.response, add_special_tokens=False)["input_ids"], end_of_turn]
-    sequence.append_sampled(ids, [0.0] * len(ids), [0] * len(ids), "stop")
-    return sequence
+    return Sequence.demonstrated(renderer.prompt(demonstration.messages), ids)
 
 
 def epochs(kinds: list[str | None], batch_size: int, seed: int) -> Any:

@@ -41,6 +41,14 @@ class Sequence:
     spans: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     finish_reason: str | None = None
 
+    @classmethod
+    def demonstrated(cls, prompt_ids: list[int], reply_ids: list[int]) -> Sequence:
+        """A prompt and a reply to learn that no policy sampled: version 0, log-probabilities unknown, 0."""
+        sequence = cls()
+        sequence.append_context(prompt_ids)
+        sequence.append_sampled(reply_ids, [0.0] * len(reply_ids), [0] * len(reply_ids), "stop")
+        return sequence
+
     def append_context(self, token_ids: list[int]) -> None:
         """Append tokens the policy did not choose (prompt, tool result, template): mask 0."""
         n = len(token_ids)

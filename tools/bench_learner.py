@@ -42,13 +42,6 @@ TRAINED = 8192
 IDS = (100, 400)  # random token ids from here to there: every vocabulary has them
 
 
-def sequence(prompt: list[int], reply: list[int]) -> Sequence:
-    result = Sequence()
-    result.append_context(prompt)
-    result.append_sampled(reply, [-5.0] * len(reply), [0] * len(reply), "stop")
-    return result
-
-
 def random_ids(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(*IDS) for _ in range(count)]
 
@@ -56,11 +49,11 @@ def random_ids(rng: random.Random, count: int) -> list[int]:
 def ragged(rng: random.Random, count: int) -> list[Sequence]:
     """Lengths from 64 to 512, log-uniform; the second half is trained."""
     lengths = [round(math.exp(rng.uniform(math.log(64), math.log(512)))) for _ in range(count)]
-    return [sequence(random_ids(rng, n // 2), random_ids(rng, n - n // 2)) for n in lengths]
+    return [Sequence.demonstrated(random_ids(rng, n // 2), random_ids(rng, n - n // 2)) for n in lengths]
 
 
 def equal(rng: random.Random, count: int) -> list[Sequence]:
-    return [sequence(random_ids(rng, 128), random_ids(rng, 128)) for _ in range(count)]
+    return [Sequence.demonstrated(random_ids(rng, 128), random_ids(rng, 128)) for _ in range(count)]
 
 
 def rows_of(sequences: list[Sequence], row_tokens: int) -> list[Row]:
@@ -161,8 +154,10 @@ def shared(path: str, threads: int, repeats: int) -> list[dict[str, Any]]:
         replies = [random_ids(rng, reply_tokens) for _ in range(COMPLETIONS)]
         whole = prompt_tokens + COMPLETIONS * reply_tokens
         groups = {
-            "shared": rows_of([sequence(prompt, reply) for reply in replies], whole),
-            "unshared": rows_of([sequence([IDS[0] + i, *prompt[1:]], r) for i, r in enumerate(replies)], max(1024, whole)),
+            "shared": rows_of([Sequence.demonstrated(prompt, reply) for reply in replies], whole),
+            "unshared": rows_of(
+                [Sequence.demonstrated([IDS[0] + i, *prompt[1:]], r) for i, r in enumerate(replies)], max(1024, whole)
+            ),
         }
         assert [len(row) for row in groups["shared"]] == [whole]
         times: dict[str, list[float]] = {name: [] for name in groups}

@@ -46,6 +46,19 @@ def ray_cluster():
     ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """A small Ray for tests of actors without a model, or the one that is up."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    yield
+    ray.shutdown()
+
+
 def learner_options(model: str, ranks: int = 1, stage: int = 0, lr: float = 1e-3, **changes):
     from rlcore.learner import LearnerOptions
     from rlcore.schedule import Schedule

@@ -8,7 +8,6 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,6 @@ from tests.rlcore.judge_stub import virtual
 RATED = "tests.rlcore.judged_rewards.Rated"
 MINUTE_S = 10.0
 TIMEOUT_S = 8.0  # a request that a busy machine holds up is not given up: the server would have one more than it may
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
-    yield
-    ray.shutdown()
 
 
 def trajectories(count: int) -> list[Trajectory]:

@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 import yaml
 
 from rlcore.errors import ConfigError
@@ -21,16 +20,6 @@ from rlcore.types import Outcome, Query, RewardResult, Trajectory
 
 REWARDS = "tests.rlcore.pool_rewards"
 WARP = Path(__file__).parents[2] / "conf" / "reward" / "warp_atomic.yaml"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    if ray.is_initialized():
-        yield
-        return
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
-    yield
-    ray.shutdown()
 
 
 def doing(do: str, **data: Any) -> Trajectory:

@@ -2,7 +2,8 @@ import random
 
 import pytest
 
-from tools.bench_learner import load, packed_backward, padded_backward, ragged, rows_of, sequence
+from rlcore.types import Sequence
+from tools.bench_learner import load, packed_backward, padded_backward, ragged, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_packed_rows_and_the_padded_loop_compute_the_same_gradient(model, row_to
 def test_a_shared_prompt_is_stored_once_and_computes_the_same_gradient(model):
     rng = random.Random(1)
     prompt = [rng.randrange(100, 400) for _ in range(30)]
-    group = [sequence(prompt, [rng.randrange(100, 400) for _ in range(9)]) for _ in range(3)]
+    group = [Sequence.demonstrated(prompt, [rng.randrange(100, 400) for _ in range(9)]) for _ in range(3)]
     together = rows_of(group, 4096)
     assert [len(row) for row in together] == [30 + 3 * 9]
     alone = [row for s in group for row in rows_of([s], 4096)]
