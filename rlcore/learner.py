@@ -13,7 +13,6 @@ import json
 import math
 import os
 import random
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -272,12 +271,14 @@ class Learner:
 
         Written beside and renamed. Raises RuntimeError when the reloaded parameters differ from what was sent.
         """
+        from rlcore.export import write_export
+
         state = {}
         for name, tensor in self._full_tensors():
             if self.rank == 0:
                 state[name] = tensor.detach().to("cpu", copy=True)
         if self.rank == 0:
-            _write_export(self._engine.module.lm, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
+            write_export(self._engine.module.lm, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
 
 
 def check_on_policy(logprobs: Any, before: Any, dtype: str) -> None:
@@ -288,28 +289,6 @@ def check_on_policy(logprobs: Any, before: Any, dtype: str) -> None:
             f"before the first update the ratio of new to old probabilities must be 1, but log-probabilities differ by "
             f"{difference:.3g} ({dtype} allows {ON_POLICY_TOLERANCE[dtype]:g}); does the model use dropout?"
         )
-
-
-def _write_export(model: Any, state: dict[str, Any], folder: Path, tokenizer_from: str, trust_remote_code: bool) -> None:
-    import torch
-
-    from rlcore.model import load_model, load_tokenizer
-
-    temporary = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    model.save_pretrained(temporary, state_dict=dict(state))
-    load_tokenizer(tokenizer_from, trust_remote_code).save_pretrained(temporary)
-    source = Path(tokenizer_from) / "generation_config.json"
-    if source.is_file():
-        shutil.copy(source, temporary / source.name)
-    reloaded = dict(load_model(str(temporary), str(model.dtype).removeprefix("torch."), trust_remote_code).named_parameters())
-    wrong = [n for n, t in state.items() if n not in reloaded or not torch.equal(reloaded[n].detach(), t)]
-    if wrong or len(reloaded) != len(state):
-        raise RuntimeError(
-            f"export to {folder} does not reload to the same weights: {wrong[:5]} ({len(reloaded)} vs {len(state)} tensors)"
-        )
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
 
 
 def _deepspeed_config(o: LearnerOptions) -> dict[str, Any]:
