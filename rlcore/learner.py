@@ -319,8 +319,8 @@ def _free_port() -> int:
         return s.getsockname()[1]
 
 
-def start_learner_actors(options: LearnerOptions, cpus: float) -> list[Any]:
-    """Create one Ray actor per rank; `start` has to be awaited on all of them together."""
+def start_learner_actors(options: LearnerOptions, cpus: float, kind: type[Learner] = Learner) -> list[Any]:
+    """Create one Ray actor of `kind` per rank; `start` has to be awaited on all of them together."""
     env = cpu_environment(options.threads) | {"DS_ACCELERATOR": "cpu"} if options.gpus == 0 else {}
-    make: Any = ray.remote(num_cpus=cpus, num_gpus=options.gpus, max_restarts=0)(Learner)
+    make: Any = ray.remote(num_cpus=cpus, num_gpus=options.gpus, max_restarts=0)(kind)
     return [make.options(runtime_env={"env_vars": env}).remote(options, rank) for rank in range(options.ranks)]

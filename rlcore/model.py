@@ -14,13 +14,18 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
 
 
 def load_model(path: str, dtype: str, trust_remote_code: bool = False) -> Any:
-    """The model in training precision with SDPA attention, which accepts the block mask of a packed row."""
+    """The model in training precision, with the attention of packed rows where its class lets it be replaced, else SDPA."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(
+    from rlcore.attention import PACKED
+
+    model = AutoModelForCausalLM.from_pretrained(
         path, dtype=getattr(torch, dtype), attn_implementation="sdpa", trust_remote_code=trust_remote_code
     )
+    if model._supports_attention_backend:
+        model.config._attn_implementation = PACKED
+    return model
 
 
 def train_last_layers(model: Any, count: int | None) -> None:

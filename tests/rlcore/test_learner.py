@@ -12,6 +12,7 @@ from rlcore.loop import combine
 from rlcore.loss import PolicyLoss
 from rlcore.types import Sequence
 from tests.rlcore.conftest import learner_options, start_learners
+from tests.rlcore.grid_learner import GridLearner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
@@ -66,20 +67,60 @@ def reference(ray_cluster, tiny, loop, tmp_path_factory):
     return loop.run(main())
 
 
-# budget 64 packs everything into one row, so that the second rank gets a filler
-@pytest.mark.parametrize(("ranks", "stage", "budget"), [(2, 0, 24), (2, 2, 32), (2, 3, 64)])
-def test_ranks_stages_and_micro_batches_do_not_change_the_result(reference, tiny, loop, ranks, stage, budget):
-    async def main():
-        actors = await start_learners(learner_options(tiny, ranks=ranks, stage=stage))
-        figures = await steps(actors, 3, budget)
-        scores = await asyncio.gather(*(a.score.remote(PROBE) for a in actors))
-        await close(actors)
-        return figures, scores[0]
+def plain_gradient(model: str) -> torch.Tensor:
+    """The window's gradient by one padded batch, full logits and autograd through the same policy loss."""
+    from rlcore.loss import TrainedTokens
+    from rlcore.model import load_model
 
-    figures, scores = loop.run(main())
-    for got, wanted in zip(figures, reference.figures, strict=True):
-        assert got == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-    assert scores[0] == pytest.approx(reference.scores[0], abs=2e-4)
+    lm, samples = load_model(model, "float32"), window()
+    width = max(len(s.sequence) for s in samples)
+    ids, mask = torch.zeros(len(samples), width, dtype=torch.long), torch.zeros(len(samples), width, dtype=torch.long)
+    for i, s in enumerate(samples):
+        ids[i, : len(s.sequence)], mask[i, : len(s.sequence)] = torch.tensor(s.sequence.token_ids), 1
+    log_p = lm(input_ids=ids, attention_mask=mask).logits.log_softmax(-1)
+    total = torch.zeros(())
+    for i, (s, weight) in enumerate(zip(samples, token_weights(samples, "trajectory_mean"), strict=True)):
+        (alone,) = build_rows([s], [weight], 1)
+        start = s.sequence.prompt_length
+        targets = torch.tensor(s.sequence.token_ids[start:])
+        logprobs = log_p[i, start - 1 : len(s.sequence) - 1].gather(1, targets[:, None])[:, 0]
+        total = total + LOSS(logprobs, TrainedTokens.of(alone, "cpu"))[0]
+    total.backward()
+    return torch.cat([p.grad.flatten() for p in lm.parameters()])
+
+
+# Rows of one sequence, of some, and one of all, in which prompts are shared (the second rank then gets a filler). A rank's rows
+# are its micro-batches and accumulated: five, three or two, and one.
+BUDGETS = (1, 32, 1000)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_stages_and_micro_batches_do_not_change_the_gradient_or_the_steps(reference, tiny, loop, ranks):
+    from rlcore.learner import start_learner_actors
+
+    samples = window()
+    weights = token_weights(samples, "trajectory_mean")
+    wanted = plain_gradient(tiny)
+    assert wanted.norm() > 1e-2
+
+    async def main():
+        actors = start_learner_actors(learner_options(tiny, ranks=ranks), 0.5, GridLearner)
+        host, port = await actors[0].address.remote()
+        for stage in (0, 2, 3):
+            await asyncio.gather(*(a.restart.remote(stage, host, port) for a in actors))
+            for budget in BUDGETS:
+                shares = spread_rows(build_rows(samples, weights, budget), ranks)
+                found = await asyncio.gather(*(a.gradients.remote(rows, LOSS) for a, rows in zip(actors, shares, strict=True)))
+                for gradient in found:
+                    assert (gradient - wanted).norm() < 1e-5 * wanted.norm(), (stage, budget)
+            await asyncio.gather(*(a.restart.remote(stage, host, port) for a in actors))
+            for got, figures in zip(await steps(actors, 3, 24), reference.figures, strict=True):
+                assert got == pytest.approx(figures, rel=1e-4, abs=1e-6), stage
+            scores = await asyncio.gather(*(a.score.remote(PROBE) for a in actors))
+            assert scores[0][0] == pytest.approx(reference.scores[0], abs=2e-4), stage
+        await close(actors)
+
+    loop.run(main())
 
 
 @pytest.fixture(scope="module")
