@@ -71,6 +71,8 @@ def run_settings(c: Config) -> dict[str, Any]:
         "seed": c.seed,
         "model.name": c.model.name,
         "model.train_layers": c.model.train_layers,
+        "model.lora": asdict(c.model.lora) if c.model.lora else None,
+        "model.path": c.model.path if c.model.lora else None,  # a checkpoint has the adapter only: it fits one model
         "env.name": c.env.name,
         "env.args": c.env.args,
         "env.queries.args": c.env.queries.args,

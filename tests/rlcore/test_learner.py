@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from rlcore.batch import Sample, build_rows, spread_rows, token_weights, whole_row
+from rlcore.config import LoraConfig
 from rlcore.kl import KL
 from rlcore.loop import combine
-from rlcore.loss import PolicyLoss
+from rlcore.lora import add_adapter
+from rlcore.loss import PolicyLoss, TrainedTokens, token_logprobs
+from rlcore.model import load_model
 from rlcore.types import Sequence
 from tests.rlcore.conftest import learner_options, start_learners
 from tests.rlcore.grid_learner import GridLearner
@@ -39,6 +42,19 @@ async def steps(actors, count: int, budget: int = 64) -> list[dict[str, float]]:
         results = await asyncio.gather(*(a.train_step.remote(rows, PolicyLoss()) for a, rows in zip(actors, shares, strict=True)))
         figures.append({"loss": sum(r["loss"] for r in results), "grad_norm": results[0]["grad_norm"], "lr": results[0]["lr"]})
     return figures
+
+
+def one_step(model, lr: float, loss: PolicyLoss) -> float:
+    """The step of `steps` on a model in this process, in one piece: AdamW without decay, gradients clipped at 1. Returns its norm."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+    samples = window()
+    for row in build_rows(samples, token_weights(samples, "trajectory_mean"), 24):
+        logprobs, entropy = token_logprobs(model, row, 1.0)
+        loss(logprobs, TrainedTokens.of(row, logprobs.device), entropy)[0].backward()
+    norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
+    optimizer.step()
+    return norm.item()
 
 
 async def close(actors) -> None:
@@ -203,3 +219,47 @@ def test_sharded_ranks_start_on_policy_at_their_reference_and_skip_what_is_not_f
     assert second["lr"] == pytest.approx(reference.figures[1]["lr"]) and second["kl"] > 1e-6
     assert second["policy_loss"] == pytest.approx(reference.figures[1]["loss"], rel=1e-4, abs=1e-6)
     assert second["loss"] == pytest.approx(second["policy_loss"] + second["kl_loss"], abs=1e-6)
+
+
+def test_a_sharded_adapter_learns_is_exported_merged_resumes_and_keeps_its_reference(tiny, ray_cluster, loop, tmp_path):
+    """Two ranks, ZeRO 3. The first step is that of one process that holds everything; k3 has no gradient at distance zero."""
+    lora, with_kl = LoraConfig(8, 16.0, ["q_proj", "v_proj", "down_proj"]), PolicyLoss(kl=KL(0.1, "k3"))
+
+    async def main():
+        options = learner_options(tiny, ranks=2, stage=3, lora=lora, reference=tiny)
+        actors = await start_learners(options)
+
+        async def on_all(method: str, *arguments):
+            return (await asyncio.gather(*(getattr(a, method).remote(*arguments) for a in actors)))[0]
+
+        start = await on_all("score", PROBE)
+        first = await on_every_rank(actors, loss=with_kl, first=True)
+        await on_all("save", str(tmp_path / "checkpoint"))
+        await on_all("export", str(tmp_path / "export"), tiny)
+        scores = await on_all("score", PROBE)
+        second = await on_every_rank(actors, loss=with_kl)
+        assert await on_all("score_reference", [whole_row(PROBE[0])]) == start
+        await close(actors)
+        actors[:] = await start_learners(options)
+        await on_all("load", str(tmp_path / "checkpoint"))
+        assert await on_all("score", PROBE) == scores
+        again = await on_every_rank(actors, loss=with_kl)
+        await close(actors)
+        return first, second, again, scores
+
+    first, second, again, scores = loop.run(main())
+    model = load_model(tiny, "float32")
+    add_adapter(model, lora, None, seed=0)
+    assert first["grad_norm"] == pytest.approx(one_step(model, 1e-3, LOSS), rel=1e-4)
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6) and second["kl"] > 1e-6
+    exported = load_model(str(tmp_path / "export"), "float32")
+    with torch.no_grad():
+        for held, tolerance in [(exported, 1e-5), (model, 2e-4)]:
+            logits = held(torch.tensor(PROBE)).logits[0, :-1]
+            own = logits.log_softmax(-1).gather(-1, torch.tensor(PROBE[0][1:])[:, None])[:, 0]
+            print("DIFF", (own - torch.tensor(scores[0])).abs().max())
+            assert own.tolist() == pytest.approx(scores[0], abs=tolerance)
+    print(first, second, again)
+    assert {k: again[k] for k in ("loss", "kl", "grad_norm", "lr")} == pytest.approx(
+        {k: second[k] for k in ("loss", "kl", "grad_norm", "lr")}, rel=1e-6, abs=1e-9
+    )
