@@ -5,6 +5,7 @@
 The layers are `peft`'s, put into the loaded model itself, so it keeps its class and its attributes. What leaves the learner (a
 push, an export) is W + s B A under the names and shapes of the model without adapter: engines and readers of exports know nothing
 of it. A and B have the model's dtype: DeepSpeed casts a bfloat16 module as a whole, and with ZeRO optimizes fp32 copies of them.
+The sum is rounded to that dtype too: in bfloat16 what is far below a weight's own resolution does not reach the sampler.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ async def steps(actors, count: int, budget: int = 64) -> list[dict[str, float]]:
 
 
 def one_step(model, lr: float, loss: PolicyLoss) -> float:
-    """The step of `steps` on a model in this process, in one piece: AdamW without decay, gradients clipped at 1. Returns its norm."""
+    """The step of `steps` on a model in this process: AdamW without decay, gradients clipped at 1. Returns their norm before."""
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
     samples = window()
