@@ -85,9 +85,6 @@ def reference(ray_cluster, tiny, loop, tmp_path_factory):
 
 def plain_gradient(model: str) -> torch.Tensor:
     """The window's gradient by one padded batch, full logits and autograd through the same policy loss."""
-    from rlcore.loss import TrainedTokens
-    from rlcore.model import load_model
-
     lm, samples = load_model(model, "float32"), window()
     width = max(len(s.sequence) for s in samples)
     ids, mask = torch.zeros(len(samples), width, dtype=torch.long), torch.zeros(len(samples), width, dtype=torch.long)
@@ -227,14 +224,18 @@ def test_sharded_ranks_start_on_policy_at_their_reference_and_skip_what_is_not_f
 
 def test_a_sharded_adapter_learns_is_exported_merged_resumes_and_keeps_its_reference(tiny, ray_cluster, loop, tmp_path):
     """Two ranks, ZeRO 3. The first step is that of one process that holds everything: k3 has no gradient at distance zero."""
+    from rlcore.learner import start_learner_actors
+
     lora, with_kl = LoraConfig(8, 16.0, ["q_proj", "v_proj", "down_proj"]), PolicyLoss(kl=KL(0.1, "k3"))
 
     async def main():
-        actors = await start_learners(learner_options(tiny, ranks=2, stage=3, lora=lora, reference=tiny))
+        actors = start_learner_actors(learner_options(tiny, ranks=2, lora=lora, reference=tiny), 0.5, GridLearner)
+        place = await actors[0].address.remote()
 
         async def on_all(method: str, *arguments):
             return (await asyncio.gather(*(getattr(a, method).remote(*arguments) for a in actors)))[0]
 
+        await on_all("restart", 3, *place)
         start = await on_all("score", PROBE)
         first = await on_every_rank(actors, loss=with_kl, first=True)
         await on_all("save", str(tmp_path / "checkpoint"))
@@ -242,6 +243,7 @@ def test_a_sharded_adapter_learns_is_exported_merged_resumes_and_keeps_its_refer
         scores = await on_all("score", PROBE)
         second = await on_every_rank(actors, loss=with_kl)
         assert await on_all("score_reference", [whole_row(PROBE[0])]) == start
+        await on_all("restart", 3, *place)
         await on_all("load", str(tmp_path / "checkpoint"))
         assert await on_all("score", PROBE) == scores
         again = await on_every_rank(actors, loss=with_kl)
