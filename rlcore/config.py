@@ -47,6 +47,7 @@ class ModelConfig:
     trust_remote_code: bool = False
     train_layers: int | None = None  # only the last so many decoder layers are trained; null: all of the model
     lora: LoraConfig | None = None  # an adapter is trained (in those layers); null: the model's own weights
+    gradient_checkpointing: bool = False  # keep only the inputs of decoder layers for backward, compute the rest again
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     build_hint: str = ""
 

@@ -47,6 +47,7 @@ class LearnerOptions:
     trust_remote_code: bool = False
     train_layers: int | None = None
     lora: LoraConfig | None = None
+    gradient_checkpointing: bool = False
     collective_timeout_s: float = 600.0
     reference: str | None = None  # for KL: a model to hold as a frozen copy, or `model` itself, which is there under an adapter
 
@@ -93,6 +94,8 @@ class Learner:
         )
         model = Scorer(load_model(o.model, o.dtype, o.trust_remote_code))
         choose_trained(model.lm, o.train_layers, o.lora, o.seed)
+        if o.gradient_checkpointing:
+            model.lm.gradient_checkpointing_enable({"use_reentrant": False})
         trained = [p for p in model.parameters() if p.requires_grad]
         decay, rest = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
         groups = [{"params": decay, "weight_decay": o.weight_decay}, {"params": rest, "weight_decay": 0.0}]

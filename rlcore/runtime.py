@@ -161,6 +161,7 @@ class Runtime:
             trust_remote_code=c.model.trust_remote_code,
             train_layers=c.model.train_layers,
             lora=c.model.lora,
+            gradient_checkpointing=c.model.gradient_checkpointing,
             reference=reference,
         )
         self.learners = start_learner_actors(options, k.learner_cpus)

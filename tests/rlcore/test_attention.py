@@ -67,3 +67,18 @@ def test_a_sequence_beyond_a_sliding_window_is_refused():
     packed_attention(None, heads, heads, heads, None, layout=layout, sliding_window=3)
     with pytest.raises(ValueError, match="3 tokens is longer than the model's attention window of 2"):
         packed_attention(None, heads, heads, heads, None, layout=layout, sliding_window=2)
+
+
+def test_layers_computed_again_in_backward_give_the_same_gradients(model):
+    model.config._attn_implementation = PACKED
+    gradients = []
+    for checkpointed in (False, True):
+        model.zero_grad()
+        model.train()
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        token_logprobs(model, row(), 1.0)[0].sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    model.gradient_checkpointing_disable()
+    for got, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
