@@ -35,6 +35,7 @@ class AlgoConfig:
     queries_per_step: int
     group_size: int
     max_staleness: int
+    groups_in_flight: int | None
     temperature: float
     max_tokens: int
     advantage: str
@@ -71,6 +72,12 @@ def check_algo(a: AlgoConfig) -> None:
         raise ConfigError(f"algo.group_size={a.group_size} must be at least 2: a group of one has no baseline")
     if a.max_staleness < 0:
         raise ConfigError(f"algo.max_staleness={a.max_staleness} must be 0 (synchronous) or more")
+    most = (a.max_staleness + 1) * a.queries_per_step
+    if a.groups_in_flight is not None and not a.queries_per_step <= a.groups_in_flight <= most:
+        raise ConfigError(
+            f"algo.groups_in_flight={a.groups_in_flight} must lie between algo.queries_per_step={a.queries_per_step} and "
+            f"(algo.max_staleness + 1) * algo.queries_per_step = {most}"
+        )
     if a.temperature <= 0:
         raise ConfigError(
             f"algo.temperature={a.temperature} must be above 0: greedy samples carry no information for the policy gradient"

@@ -40,7 +40,7 @@ async def train(
 ) -> None:  # fmt: skip
     """Run `algo.steps` optimizer steps from `state.step`. The engines must already hold the learner's weights."""
     algo = runtime.config.algo
-    buffer = Buffer(algo.queries_per_step, algo.max_staleness)
+    buffer = Buffer(algo.queries_per_step, algo.max_staleness, algo.groups_in_flight)
     rollouts = runtime.rollouts(algo.temperature, algo.max_tokens, runtime.config.seed)
     check_sampling(rollouts)
     first, nonfinite = True, 0

@@ -124,6 +124,7 @@ def test_the_two_commands_compose(recipe):
         ("algo.temperature=0", "algo.temperature=0.0 must be above 0"),
         ("algo.temperature=nan", "algo.temperature must be finite"),
         ("algo.max_staleness=-1", "algo.max_staleness=-1"),
+        ("algo.groups_in_flight=5", r"algo.groups_in_flight=5 must lie between .*=4 and .*max_staleness \+ 1.* = 4"),
         ("algo.aggregation=mean", "token_mean, trajectory_mean, sequence_mean, constant"),
         ("algo.aggregation=constant", "algo.constant_length"),
         ("algo.std=max", "sample, population or none"),

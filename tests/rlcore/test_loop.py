@@ -127,7 +127,7 @@ class FakeRuntime:
 
     def __init__(self, norms, **changes):
         # the fake rollouts are all of version 0
-        self.config = replace(CONFIG, algo=replace(ALGO, checkpoint_every=0, max_staleness=9, **changes))
+        self.config = replace(CONFIG, algo=replace(ALGO, **{"checkpoint_every": 0, "max_staleness": 9, **changes}))
         self.norms, self.pushes, self.version = iter(norms), 0, 0
         self.first: list[bool] = []
         self.learners = [SimpleNamespace(train_step=remote(self.step))]
