@@ -4,7 +4,7 @@
 
 | action     | components                                                                  |
 | ---------- | --------------------------------------------------------------------------- |
-| initialize | format, basic (count and language of sections), coverage (topics in titles) |
+| initialize | format, basic (count and language of sections), coverage (titles of topics) |
 | search     | format, recall, precision and f1 (of the teacher's documents)               |
 | write      | format, basic (length, citations, language), citation (F1 of keys)          |
 | expand     | format, decision, position, basic (count and language of subsections)       |
