@@ -67,7 +67,8 @@ async def evaluate_rollouts(
     e, k = runtime.config.evaluate, runtime.config.cluster
     rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
     concurrency = k.engines * k.max_num_seqs
-    trajectories = await roll_out(rollouts, held, runtime.config.algo.max_failed_share, concurrency, e.samples)
+    rolling = roll_out(rollouts, held, runtime.config.algo.max_failed_share, concurrency, e.samples)
+    trajectories = await runtime.judges.beside(rolling)
     result = summarise(trajectories, runtime.config.env.group_by)
     metrics.log(result.figures(), name, step)
     over = f"over {len(result.rewards)} queries, {result.unscored} unscored"

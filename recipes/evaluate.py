@@ -50,7 +50,7 @@ async def force_expansions(runtime: Runtime, held: list[Query], free: list[Traje
     rollouts = runtime.rollouts(e.temperature, e.max_tokens, EVALUATION_SEED)
     rollouts = replace(rollouts, environment=ForcedReport(runtime.environment, e.expansions), score=score_drafts(rollouts.score))
     concurrency = config.cluster.engines * config.cluster.max_num_seqs
-    forced = await roll_out(rollouts, held, config.algo.max_failed_share, concurrency)
+    forced = await runtime.judges.beside(roll_out(rollouts, held, config.algo.max_failed_share, concurrency))
     result = {"model": config.model.path, **curve(forced, free, e.expansions)}
     write_atomic(run_dir / "expansions.json", json.dumps(result, indent=2))
     plot(result, run_dir / "expansions.png")

@@ -10,6 +10,7 @@ r"""What a judge gets to see of a text, and what share of the text that is: rule
 | copied    | more than half of it lies in a run of 20 words (Chinese: 40 characters) that a source has as well; with |
 |           | `quotes` only where it cites nothing                                                                    |
 | padding   | it cites nothing, and under a fifth of its words are of the question, the sources or what does cite     |
+| long      | with it the view would have more than `most_words` words                                                |
 
 A judged score is multiplied by `kept`: the judge cannot be moved by what it does not see, and what was put in to move it costs.
 So repetition, pasted passages, stock phrases, orders to the judge and echoes of the rubric cannot pay, however the judge would
@@ -25,6 +26,7 @@ strict. The prompt, both orders and `tools.judge_bias` deal with the judge itsel
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -104,11 +106,21 @@ class Screen:
 
     `sources` are the texts that may have been copied, `on_topic` is what else says what the text is about. `quotes`: what cites
     may be a source's own words, at any length (where the corpus is made of facts, as the built world is, that is how to write).
+    `most_words` bounds the views of all parts together, a Chinese character being a word.
     """
 
-    def __init__(self, rubric: Rubric, sources: Sequence[str] = (), on_topic: str = "", *, quotes: bool = False) -> None:
+    def __init__(
+        self,
+        rubric: Rubric,
+        sources: Sequence[str] = (),
+        on_topic: str = "",
+        *,
+        quotes: bool = False,
+        most_words: float = math.inf,
+    ) -> None:
         self._rubric_grams, self._names = _marks(rubric)
         self._sources, self._may_quote = [_tokens(source) for source in sources], quotes
+        self._most_words = most_words
         self._topic = _terms(" ".join([on_topic, *sources]))
         self._seen: set[tuple[str, ...]] = set()
         self._seen_terms: set[str] = set()
@@ -166,7 +178,7 @@ class Screen:
             return "copied"
         if topic is not None and not sentence.keys and _is_padding(terms, tokens, topic):
             return "padding"
-        return None
+        return "long" if self._kept_words + len(tokens) > self._most_words else None
 
     def _copied(self, parts: list[list[str]]) -> list[int]:
         """How many tokens of each sentence lie in a long run that a source has, also one that goes over its end."""

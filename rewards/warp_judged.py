@@ -10,9 +10,9 @@
 
     holistic = kept x fit x share of the scale;    faithfulness = kept x supported share
 
-`kept` is the share of the text that a judge was shown (rewards/screen.py) and `fit` = min(1, most words / words), so that neither
-what is written for the judge nor mere length can pay. Each criterion is reported as holistic.<id>, before both factors, and the
-number of claims as faithfulness.claims.
+`kept` is the share of the text that a judge was shown (rewards/screen.py; of a plan 800 words at most) and `fit` =
+min(1, most words / words), so that neither what is written for the judge nor mere length can pay. Each criterion is reported as
+holistic.<id>, before both factors, and the number of claims as faithfulness.claims.
 
 A judged component that cannot be had makes the whole reward unavailable, with the component's name and the reason. It is never 0,
 and never left out: a mean over what is left would be another reward, decided by the state of a server.
@@ -21,7 +21,9 @@ and never left out: a mean over what is left would be another reward, decided by
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rewards import warp
@@ -37,6 +39,7 @@ from rlcore.errors import ConfigError
 from rlcore.judge import Judge
 from rlcore.types import RewardResult, Trajectory, scored, unavailable
 
+MOST_PLAN_WORDS = 800  # seven sections of a hundred, and to spare
 JUDGED = {"initialize": PLAN, "write": SECTION, "expand": PLAN}
 COMPONENTS = {
     action: (*names, "holistic", "faithfulness") if action in JUDGED else names for action, names in warp.COMPONENTS.items()
@@ -80,16 +83,23 @@ class WarpAtomicJudged:
         return scored(warp.weighted_mean(self.weights[action], scores), scores)
 
     async def self_test(self) -> None:
-        """Does the judge score known good texts above known bad ones, in this reward's own prompts? Raises ConfigError."""
-        if self.margin is not None:
-            await check_judge(self._probe, self.margin)
+        """Does the judge score known good sections and plans above known bad ones, in this reward's own prompts?
 
-    async def _probe(self, item: ProbeItem, text: str) -> dict[str, float]:
+        Asked is what has a weight. Raises ConfigError.
+        """
+        if self.margin is None:
+            return
+        for action in ("write", "initialize"):
+            alike = [self.weights[other] for other, rubric in JUDGED.items() if rubric is JUDGED[action]]
+            if names := [name for name in ("holistic", "faithfulness") if any(row.get(name) for row in alike)]:
+                await check_judge(partial(self._probe, action, names), self.margin, plans=action == "initialize")
+
+    async def _probe(self, action: str, names: list[str], item: ProbeItem, text: str) -> dict[str, float]:
         passages = [{"key": key, "text": passage} for key, passage in item.passages.items()]
         prompt = [{"role": "user", "content": "\n".join([item.question, *item.passages.values()])}]
         sample = {"question": item.question, "language": item.language, "messages": prompt, "passages": passages}
-        scores = await self._ask(("holistic", "faithfulness"), "write", sample, sentences(text), text)
-        return {name: score for name, score in scores.items() if name != "faithfulness.claims"}
+        scores = await self._ask(names, action, sample, sentences(text), text)
+        return {f"{action}/{name}": scores[name] for name in names}
 
     async def _judged(
         self, action: str, sample: dict[str, Any], reply: dict[str, Any] | None, *, right: bool
@@ -100,7 +110,8 @@ class WarpAtomicJudged:
             return {}
         if reply is None or not right:
             return dict.fromkeys(names, 0.0)
-        screen = Screen(JUDGED[action], [warp.shown(sample)], quotes=self.rules.quotes)
+        bound = math.inf if action == "write" else MOST_PLAN_WORDS
+        screen = Screen(JUDGED[action], [warp.shown(sample)], quotes=self.rules.quotes, most_words=bound)
         lines = screen.lines(reply["content"]) if action == "write" else _plan_lines(screen, reply)
         stays = [sentence for line in lines for sentence in line]
         if not stays:  # nothing but what no judge needs to see

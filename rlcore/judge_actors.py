@@ -6,14 +6,17 @@ reward worker --proxy--> JudgePool (one actor) --HTTP--> vLLM servers of ours (a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from rlcore.cluster import ServiceProxy, start_service
 from rlcore.errors import ConfigError, InfrastructureFailure, RunFailed
 from rlcore.judge_cache import weights_fingerprint
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, read_key
+
+T = TypeVar("T")
 
 RESTARTS = 3  # of a judge's actor; its counts start anew, its answers are on disk
 FIGURES_S = 5.0
@@ -88,7 +91,7 @@ class Judges:
         self._servers += servers
         return list(await asyncio.gather(*(server.start(timeout_s) for server in servers)))
 
-    async def watch(self) -> None:
+    async def watch(self) -> NoReturn:
         """Runs beside the training. Raises RunFailed with its last words when a server of ours has ended."""
         while True:
             try:
@@ -96,6 +99,17 @@ class Judges:
             except InfrastructureFailure as error:
                 raise RunFailed(f"a judge is lost: {error}") from error
             await asyncio.sleep(WATCH_S)
+
+    async def beside(self, work: Coroutine[Any, Any, T]) -> T:
+        """The work's result, or `watch`'s error as soon as there is one: without a judge it would only wait for its deadlines."""
+        task, watching = asyncio.create_task(work), asyncio.create_task(self.watch())
+        try:
+            await asyncio.wait({task, watching}, return_when=asyncio.FIRST_COMPLETED)
+            return await (task if task.done() else watching)  # the watch ends by its error only
+        finally:
+            task.cancel()
+            watching.cancel()
+            await asyncio.gather(task, watching, return_exceptions=True)
 
     async def figures(self) -> dict[str, float]:
         """What every judge counted, as judge/<name>/...; nothing of one that does not answer at once."""

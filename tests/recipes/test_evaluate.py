@@ -14,6 +14,7 @@ from envs.warp.report import Report
 from recipes.common import evaluation_queries
 from recipes.evaluate import main, run_evaluation
 from rlcore.errors import ConfigError
+from rlcore.judge_actors import Judges
 from rlcore.policy import ChatRenderer
 from rlcore.rollout import Rollouts
 from rlcore.sampling import Generation, Sampling
@@ -56,7 +57,7 @@ def runtime(config: Any) -> Any:
         return Rollouts(environment, Engine(), renderer, share_written, sampling, 100_000, 60.0, 60.0)
 
     return SimpleNamespace(
-        config=config, environment=environment, rollouts=rollouts, start_rollouts=nothing, serve_loaded=nothing
+        config=config, environment=environment, rollouts=rollouts, start_rollouts=nothing, serve_loaded=nothing, judges=Judges({})
     )
 
 

@@ -14,10 +14,12 @@ _BLOCK = re.compile(r"^([^\n]+):\n<data-([0-9a-f]{16})>\n(.*?)\n</data-\2>$", re
 
 class ScriptedJudge:
     """`material` holds the prompt's texts by their names ("task", "shown", "text"). `replies` are taken first, one a call: a
-    text, or None for a judge that fails. `claims` are what it splits a plan into. It records calls and what was unusable."""
+    text, or None for a judge that fails. `claims` are what it splits a plan into, or a function of the material. It records
+    calls and what was unusable."""
 
     def __init__(self, say: Callable[[dict[str, str], str], float] = lambda material, id: 1, *, replies=(), claims=()) -> None:
-        self.say, self.replies, self.claims = say, list(replies), list(claims)
+        self.say, self.replies = say, list(replies)
+        self.claims = claims if callable(claims) else lambda material: list(claims)
         self.calls: list[dict[str, Any]] = []
         self.refused: list[tuple[str, str]] = []
 
@@ -29,7 +31,7 @@ class ScriptedJudge:
             return JudgeReply(text.removesuffix("<cut>"), "length" if text.endswith("<cut>") else "stop", "scripted", False)
         material = {m[1]: m[3] for m in _BLOCK.finditer(messages[-1]["content"])}
         ids = schema["required"] if schema else []
-        reply = {"claims": self.claims} if ids == ["claims"] else {id: self.say(material, id) for id in ids}
+        reply = {"claims": self.claims(material)} if ids == ["claims"] else {id: self.say(material, id) for id in ids}
         return JudgeReply(json.dumps(reply) if schema else "An answer.", "stop", "scripted", False)
 
     async def unusable(self, component: str, why: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rewards.warp import COMPONENTS as RULES
 from rewards.warp_judged import COMPONENTS, WarpAtomicJudged
 from rlcore.errors import ConfigError
 from rlcore.targets import Target, build
@@ -159,20 +160,60 @@ def test_long_sections_lose_by_their_length():
     assert result.components["basic"] == pytest.approx(1 / 3)  # too long, and eight citations
 
 
-def test_the_self_test_tells_good_from_bad_or_says_both_figures():
-    good_marks = ("Street trees cool", "A heat pump works", "Cold slows", "Both the moon", "雨水得以停留", "差别主要来自加工")
+GOOD = ("Street trees cool", "A heat pump works", "Cold slows", "Both the moon", "雨水得以停留", "差别主要来自加工")
+GOOD_PLANS = ("Shade:", "The compressor's work:", "Yeast and enzymes", "Two pairs of bulges:", "径流：", "同一种茶树：")
 
-    def sees(material, id):
-        good = any(mark in text for mark in good_marks for text in material.values())
+
+def knows(*marks):
+    """A judge that sees which texts are good, by these marks. The claim of a plan is its first line."""
+
+    def say(material, id):
+        good = any(mark in text for mark in marks for text in material.values())
         return float(good) if id[1:].isdigit() else 5 if good else 2
 
-    asyncio.run(WarpAtomicJudged(ONES, BASIC, ScriptedJudge(sees)).self_test())
+    return ScriptedJudge(say, claims=lambda material: [material.get("text", material.get("正文")).splitlines()[0]])
+
+
+def self_test(judge, weights=ONES, **args):
+    asyncio.run(WarpAtomicJudged(weights, BASIC, judge, **args).self_test())
+
+
+def test_the_self_test_tells_good_from_bad_or_says_both_figures():
+    judge = knows(*GOOD, *GOOD_PLANS)
+    self_test(judge)
+    assert {c.partition("/")[0] for c in judge.components()} == {"write", "initialize"}
     blind = ScriptedJudge(lambda material, id: 0.5 if id[1:].isdigit() else 3)
-    with pytest.raises(ConfigError, match="holistic of known good texts is 0.50 and of known bad ones 0.50"):
-        asyncio.run(WarpAtomicJudged(ONES, BASIC, blind).self_test())
-    asyncio.run(WarpAtomicJudged(ONES, BASIC, ScriptedJudge(), margin=None).self_test())
+    with pytest.raises(ConfigError, match="write/holistic of known good texts is 0.50 and of known bad ones 0.50"):
+        self_test(blind)
+    with pytest.raises(ConfigError, match="initialize/holistic of known good plans is 0.25 and of known bad ones 0.25"):
+        self_test(knows(*GOOD))
+    unsplit = knows(*GOOD, *GOOD_PLANS)
+    unsplit.claims = lambda material: []
+    with pytest.raises(ConfigError, match="initialize/faithfulness of known good plans is 1.00 and of known bad ones 1.00"):
+        self_test(unsplit)
+    self_test(ScriptedJudge(), margin=None)
     with pytest.raises(ConfigError, match="gave no score: write/.*: every endpoint is down"):
-        asyncio.run(WarpAtomicJudged(ONES, BASIC, ScriptedJudge(sees, replies=[None] * 30)).self_test())
+        self_test(ScriptedJudge(knows(*GOOD).say, replies=[None] * 30))
+
+
+def test_the_self_test_asks_for_what_has_a_weight():
+    rules = {action: dict.fromkeys(names, 1.0) for action, names in RULES.items()}
+    judge = knows(*GOOD_PLANS)
+    self_test(judge, {**rules, "expand": {"decision": 1, "holistic": 1}})
+    assert set(judge.components()) == {"initialize/holistic"}
+    self_test(ScriptedJudge(replies=[None]), rules)
+
+
+def test_a_plan_is_shown_up_to_a_bound():
+    """Of 70 sections of 20 words each, 800 words: 40 of 70."""
+    names = [f"N{n}" for n in range(70)]
+    topic = "Lima capital Peru volcanoes"  # what is off the topic would go as padding
+    nodes = [{"title": n, "plan": f"{topic} {' '.join(f'{n}w{i}' for i in range(15))}."} for n in names]
+    judge = ScriptedJudge(lambda material, id: 5)
+    result = score(judge, "expand", {**ACTIONS["expand"], "subsections": nodes})
+    shown = next(c for c in judge.calls if c["component"] == "expand/holistic")["messages"][-1]["content"]
+    assert "N39w14" in shown and "N40w" not in shown
+    assert result.components["holistic"] == result.components["kept"] == pytest.approx(800 / 1400, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -162,19 +162,42 @@ def test_what_the_actor_of_a_judge_is_given(monkeypatch: pytest.MonkeyPatch, tmp
     assert args["weights"] == weights_fingerprint(str(tmp_path)) != ""
 
 
-def test_a_server_that_is_lost_ends_the_run() -> None:
-    class Proxy:
-        checked = 0
+class Dying:
+    """A server that ends before its third check."""
 
-        async def check(self) -> None:
-            self.checked += 1
-            if self.checked == 3:
-                raise InfrastructureFailure("the judge's server ended with 3: out of memory")
+    checked = 0
 
-    judges = Judges({})
-    judges._servers = [Proxy()]  # type: ignore[list-item]
+    async def check(self) -> None:
+        self.checked += 1
+        if self.checked == 3:
+            raise InfrastructureFailure("the judge's server ended with 3: out of memory")
+
+
+def test_a_server_that_is_lost_ends_the_run_and_an_evaluation() -> None:
+    judges, cancelled = Judges({}), []
+
+    async def evaluation(seconds: float) -> str:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            cancelled.append(seconds)
+            raise
+        return "scored"
+
+    async def fails() -> None:
+        raise ValueError("a bug")
+
+    judges._servers = [Dying()]  # type: ignore[list-item]
     with pytest.raises(RunFailed, match="a judge is lost: the judge's server ended with 3: out of memory"):
         virtual(judges.watch())
+    judges._servers = [Dying()]  # type: ignore[list-item]
+    assert virtual(judges.beside(evaluation(1.0))) == "scored"  # before the server is lost
+    with pytest.raises(ValueError, match="a bug"):
+        virtual(judges.beside(fails()))
+    judges._servers = [Dying()]  # type: ignore[list-item]
+    with pytest.raises(RunFailed, match="a judge is lost"):
+        virtual(judges.beside(evaluation(1e6)))
+    assert cancelled == [1e6]
 
 
 @pytest.mark.slow
