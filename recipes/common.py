@@ -70,7 +70,7 @@ async def evaluate_rollouts(
     rolling = roll_out(rollouts, held, runtime.config.algo.max_failed_share, concurrency, e.samples)
     trajectories = await runtime.judges.beside(rolling)
     result = summarise(trajectories, runtime.config.env.group_by)
-    metrics.log(result.figures(), name, step)
+    metrics.log(result.figures() | await runtime.judges.figures(), name, step)
     over = f"over {len(result.rewards)} queries, {result.unscored} unscored"
     console.print(f"{name}: held-out reward {result.reward:.3f} +- {result.error:.3f} {over}")
     return result, trajectories

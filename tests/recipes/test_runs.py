@@ -135,6 +135,44 @@ def test_pipeline_rl_takes_a_step_on_whole_reports(tmp_path):
     assert all(len(r["sequences"]) == 4 and r["reward"]["value"] == 0 and "holding" in r["reward"]["components"] for r in reports)
 
 
+def test_a_judge_of_our_own_scores_a_run_and_leaves_no_process_behind(tmp_path):
+    """The policy and the judge are the tiny random model, the actions are real ones (demonstrated.py), two in a group.
+
+    Held to a schema of three verdicts the judge verifies sections; the claims of a plan are free text, which it never ends.
+    """
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "demonstrated.yaml").write_text(
+        "defaults: [/reward@reward: warp_atomic_judged]\nname: demonstrated\ntarget: tests.recipes.demonstrated.Demonstrated\n"
+        "queries: {target: tests.recipes.demonstrated.queries}\ngroup_by: action\n"
+    )
+    reward = ["env.reward.args.margin=null", "env.reward.args.weights.write.holistic=0"]
+    judge = ["judge=local", "judge.local.max_model_len=2048", "judge.max_tokens=96", f"judge.cache={tmp_path}/cache"]
+    algo = ["algo.steps=1", "algo.queries_per_step=2", "algo.group_size=2", "algo.max_tokens=24", "algo.tied_groups=keep"]
+    rest = ["algo.max_failed_share=0.9", "evaluate.queries=2", "cluster.kv_cache_gib=1", f"run_dir={tmp_path}/run"]
+    overrides = [f"hydra.searchpath=[file://{tmp_path}]", "model=tiny", "env=demonstrated", *reward, *judge, *algo, *rest]
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen(command("atomic_rl", *overrides), stdout=log, stderr=log)
+    family: set[psutil.Process] = set()
+    deadline = time.monotonic() + 800
+    while process.poll() is None and time.monotonic() < deadline:
+        family.update(psutil.Process(process.pid).children(recursive=True))
+        time.sleep(0.5)
+    assert process.wait(1) == 0, (tmp_path / "log").read_text()[-3000:]
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert len(family) > 8 and not alive
+    (row,) = metrics(tmp_path / "run", "rl")
+    scored, counts = [], {name.removeprefix("judge/judge/"): n for name, n in row.items() if name.startswith("judge/")}
+    print({name: counts[name] for name in ("asked", "scored", "unusable", "failed", "latency_p50_s")})
+    for t in map(json.loads, (tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()):
+        assert t["query"]["data"]["action"] == "write" and t["reward"]["components"]["faithfulness.claims"] > 0
+        scored.append(t["reward"]["value"])
+    assert len(scored) == 4 and min(scored) > 0  # the rules alone give more than 0
+    assert counts["write/faithfulness/scored"] >= 2 and counts["write/faithfulness/unusable"] == 0
+    # an outline's questions, first and again; its group was replaced, and nothing of it was trained on
+    assert counts["initialize/faithfulness/split/unusable"] >= 2 and row["rollouts/reward_unavailable"] >= 2
+    assert counts["failed"] == 0 and counts["prompt_tokens"] > 0 and counts["latency_p50_s"] > 0
+
+
 def test_the_readmes_plug_in_trains_from_its_text_alone(tmp_path):
     readme = Path("README.md").read_text()
     source = next(b for b in re.findall(r"```python\n(.*?)```", readme, re.S) if "class Vowels" in b)
