@@ -9,19 +9,12 @@ from rlcore.errors import ConfigError
 from rlcore.judge import Judge, JudgeFailed
 from rlcore.types import RewardResult, Trajectory, scored, unavailable
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"score": {"type": "integer", "enum": [1, 2, 3, 4, 5]}},
-    "required": ["score"],
-    "additionalProperties": False,
-}
-
 
 class Rated:
-    """`structured` sends the schema; `good` and `bad` are the self-test's texts, none without."""
+    """`good` and `bad` are the self-test's texts, none without."""
 
-    def __init__(self, judge: Judge, structured: bool = False, good: str = "", bad: str = "") -> None:
-        self.judge, self.schema, self.good, self.bad = judge, SCHEMA if structured else None, good, bad
+    def __init__(self, judge: Judge, good: str = "", bad: str = "") -> None:
+        self.judge, self.good, self.bad = judge, good, bad
 
     async def self_test(self) -> None:
         if self.good and not (await self._rate(self.good)).value > (await self._rate(self.bad)).value:
@@ -35,7 +28,7 @@ class Rated:
         why = ""
         for attempt in (0, 1):
             try:
-                reply = await self.judge.ask(messages, component="toy/rate", schema=self.schema, max_tokens=24, attempt=attempt)
+                reply = await self.judge.ask(messages, component="toy/rate", max_tokens=24, attempt=attempt)
             except JudgeFailed as failed:
                 return unavailable(f"judge failed: {failed}")
             why = "cut off" if reply.finish_reason == "length" else ""

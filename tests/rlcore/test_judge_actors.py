@@ -1,4 +1,4 @@
-"""Judges in Ray: reward workers -> the judge's actor -> HTTP, against a scripted server and against vLLM's own."""
+"""Judges in Ray: reward workers -> the judge's actor -> HTTP, against a scripted server. One of our own: recipes/test_runs.py."""
 
 from __future__ import annotations
 
@@ -248,49 +248,3 @@ def test_four_workers_faults_and_a_killed_actor(cluster: None, tmp_path: Path) -
 
     asyncio.run(asyncio.wait_for(main(), 400))
     server.shutdown()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_real_judge_behind_vllms_server(cluster: None, tiny: str) -> None:
-    """Scores flow where the schema holds a random model to the form; without it its replies are unusable, and no score is 0."""
-    import psutil
-    import ray
-
-    # without this a random model may write blanks within the form until it is cut off
-    form = ["--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}']
-    local = LocalJudgeConfig(tiny, "float32", 512, max_num_seqs=8, threads=1, args=form)
-    judges = Judges({"judge": JudgeConfig(local=local, limits=JudgeLimitsConfig(8), timeout_s=200, budget_s=220)})
-
-    async def main() -> None:
-        held, free = await score_all(judges, 6, 1, {"structured": True}), await score_again(judges)
-        figures = await judges.figures()
-        print([r.value for r in held], [r.reason for r in free], figures)
-        assert sum(r.available for r in held) >= 3 and all(r.value in (1, 2, 3, 4, 5) for r in held if r.available)
-        assert not any(r.available for r in free) and all("reply unusable" in str(r.reason) for r in free)
-        assert figures["judge/judge/unusable"] >= 12.0  # 6 trajectories, each asked twice
-        assert figures["judge/judge/prompt_tokens"] > 0 and figures["judge/judge/latency_p50_s"] > 0
-        (server,) = judges._servers
-        (actor,) = server._in_flight
-        named = [
-            p
-            for p in psutil.process_iter(["cmdline"])
-            if {"vllm.entrypoints.openai.api_server", tiny} <= set(p.info["cmdline"] or [])
-        ]
-        members = {q for p in named for q in [p, *p.children(recursive=True)]}
-        assert len(members) >= 3  # server, watcher, engine
-        ray.kill(actor)  # a run that dies: nobody stops the server
-        psutil.wait_procs(members, timeout=30)
-        assert not [p for p in members if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-
-    async def score_again(judges: Judges) -> list[RewardResult]:
-        from rlcore.reward_pool import RewardPool
-
-        pool = RewardPool(Target(RATED), workers=1, timeout_s=240, judges=judges.proxies)
-        await pool.start(300)
-        try:
-            return list(await asyncio.gather(*(pool.score(t) for t in trajectories(6))))
-        finally:
-            await pool.close()
-
-    asyncio.run(asyncio.wait_for(main(), 900))

@@ -1,4 +1,4 @@
-"""The server's process: its command line, and what is said when it does not come up. vLLM itself: test_judge_actors.py."""
+"""The server's process: its command line, and what is said when it does not come up. vLLM itself: recipes/test_runs.py."""
 
 from __future__ import annotations
 
