@@ -26,6 +26,8 @@ from rlcore.judge_config import LocalJudgeConfig
 
 STOP_S = 10.0
 LAST_LINES = 15
+# No blanks between the parts of a reply that is held to a schema: a small model may write them until it is cut off.
+COMPACT = '{"backend": "xgrammar", "disable_any_whitespace": true}'
 
 
 class JudgeServer:
@@ -106,6 +108,7 @@ def server_arguments(c: LocalJudgeConfig, host: str, port: int) -> list[str]:
         *("--model", c.model, "--served-model-name", c.model, "--host", host, "--port", str(port), "--dtype", c.dtype),
         *("--max-model-len", str(c.max_model_len), "--max-num-seqs", str(c.max_num_seqs), "--seed", "0"),
         *("--generation-config", "vllm", "--disable-uvicorn-access-log", "--tensor-parallel-size", str(max(1, c.gpus))),
+        *("--structured-outputs-config", COMPACT),
     ]
     if c.gpus == 0:  # as for the rollout engine (rlcore/engine.py)
         arguments += ["--enforce-eager", "--block-size", "32", "--gpu-memory-utilization", "0.3", "--no-enable-chunked-prefill"]

@@ -17,8 +17,8 @@ KEYS = ("textid1", "textid2")
 class Demonstrated(AtomicAction):
     """The real environment, in which the action is that of the sample once the policy has been asked."""
 
-    def __init__(self, limits: dict[str, Any]) -> None:
-        super().__init__(None, limits)  # type: ignore[arg-type]  # nothing is searched for
+    def __init__(self) -> None:
+        super().__init__(None)  # type: ignore[arg-type]  # nothing is searched for
 
     async def run(self, query: Query, policy: Policy) -> Outcome:
         async def generate(messages: Any, **options: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ def test_arguments_on_cpu_and_gpu() -> None:
         "8192",
     )
     assert cpu[-2:] == ["--reasoning-parser", "qwen3"] and "--enforce-eager" in cpu
+    assert json.loads(pairs["--structured-outputs-config"])["disable_any_whitespace"] is True
     gpu = server_arguments(LocalJudgeConfig("some/model", "bfloat16", 8192, gpus=2), "10.0.0.1", 81)
     assert dict(zip(gpu, gpu[1:], strict=False))["--tensor-parallel-size"] == "2" and "--enforce-eager" not in gpu
     assert server_environment(LocalJudgeConfig("m", "float32", 64, threads=3, kv_cache_gib=2)).items() >= {
