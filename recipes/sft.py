@@ -34,8 +34,9 @@ async def run_sft(runtime: Runtime, metrics: MetricsWriter, run_dir: Path) -> Pa
     config = runtime.config
     end_of_turn = runtime.tokenizer.eos_token_id
     await fine_tune(runtime, demonstrations(config), config.sft, metrics, end_of_turn)
-    export = await export_model(run_dir / "sft", runtime.learners, config.model.path, config.cluster.start_timeout_s)
-    console.print(f"sft: exported to {export}")
+    export = run_dir / "sft"
+    what = await export_model(export, runtime.learners, config.model.path, config.cluster.start_timeout_s)
+    console.print(f"sft: exported to {export} ({what}; reloads in transformers; not tried in vLLM, which RL's export is)")
     return export
 
 

@@ -233,6 +233,9 @@ def check_config(c: Config) -> None:
     owned = sorted(DEEPSPEED_OWNED & c.deepspeed.keys())
     if owned:
         raise ConfigError(f"deepspeed.{owned[0]} is the framework's own, as are {sorted(DEEPSPEED_OWNED)}; see algo, sft, model")
+    for part in ("offload_optimizer", "offload_param"):
+        if (c.deepspeed.get("zero_optimization", {}).get(part) or {}).get("device") == "nvme":
+            raise ConfigError(f"deepspeed.zero_optimization.{part}.device=nvme: checkpoints do not reach there; cpu works")
     k = c.cluster
     longest = 2 * k.trajectory_timeout_s + k.reward_timeout_s  # a rollout may be tried twice
     if k.step_timeout_s < longest:

@@ -12,8 +12,8 @@ from typing import Any
 
 from rlcore.cluster import ServiceProxy, start_service
 from rlcore.errors import ConfigError, InfrastructureFailure, RunFailed
-from rlcore.judge_cache import weights_fingerprint
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, read_key
+from rlcore.model import weights_fingerprint
 
 RESTARTS = 3  # of a judge's actor; its counts start anew, its answers are on disk
 FIGURES_S = 5.0

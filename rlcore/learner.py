@@ -12,8 +12,8 @@ import dataclasses
 import json
 import math
 import os
-import random
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Learner:
         self._engine: Any = None
         self._reference: Any = None
         self._transfer: Any = None
+        self._writing: Future[None] | None = None
 
     def address(self) -> tuple[str, int]:
         """This node's address and a free port on it, for a rendezvous."""
@@ -249,27 +250,32 @@ class Learner:
                 yield name, parameter.data
 
     def save(self, folder: str) -> None:
-        """Every rank: model, optimizer, schedule and rank 0's RNG into `folder` (the caller renames it into place)."""
-        import torch
+        """Every rank: copy its part of optimizer, weights, schedule and RNG to host memory, and begin to write it into `folder`.
 
-        rng = {"python": random.getstate(), "torch": torch.get_rng_state()}
-        self._engine.save_checkpoint(folder, tag="state", client_state={"rng": rng})
+        Training may go on; `saved` says when the file is there. Call it again only then.
+        """
+        from rlcore.learner_state import snapshot, write
+
+        tensors, metadata = snapshot(self._engine)
+        writer = ThreadPoolExecutor(1)
+        self._writing = writer.submit(write, Path(folder), self.rank, tensors, metadata)
+        writer.shutdown(wait=False)
+
+    def saved(self) -> bool:
+        """Whether the last `save` is written. Raises what its writing raised."""
+        assert self._writing is not None, "nothing has been saved"
+        return self._writing.done() and self._writing.result() is None
 
     def load(self, folder: str) -> None:
-        """Every rank: the inverse of `save`. Raises RuntimeError when DeepSpeed finds nothing to load."""
-        import torch
+        """Every rank: the inverse of `save`, also of another number of ranks. Raises RuntimeError when the files do not fit."""
+        from rlcore.learner_state import restore
 
-        path, client = self._engine.load_checkpoint(folder, tag="state")
-        if path is None:
-            raise RuntimeError(f"DeepSpeed found no checkpoint in {folder}")
-        version, internal, gauss = client["rng"]["python"]
-        random.setstate((version, tuple(internal), gauss))
-        torch.set_rng_state(client["rng"]["torch"])
+        restore(self._engine, Path(folder))
 
-    def export(self, folder: str, tokenizer_from: str) -> None:
+    def export(self, folder: str, tokenizer_from: str) -> str:
         """Every rank takes part; rank 0 writes a Hugging Face folder (safetensors, tied head once) and reloads it to check.
 
-        Written beside and renamed. Raises RuntimeError when the reloaded parameters differ from what was sent.
+        Written beside and renamed. Returns rank 0's words for it. Raises RuntimeError when it does not reload as what was sent.
         """
         from rlcore.export import write_export
 
@@ -277,8 +283,9 @@ class Learner:
         for name, tensor in self._full_tensors():
             if self.rank == 0:
                 state[name] = tensor.detach().to("cpu", copy=True)
-        if self.rank == 0:
-            write_export(self._engine.module.lm, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
+        if self.rank:
+            return ""
+        return write_export(self._engine.module.lm, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
 
 
 def check_on_policy(logprobs: Any, before: Any, dtype: str) -> None:

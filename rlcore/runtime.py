@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import signal
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -183,9 +184,9 @@ class Runtime:
         )
         await self.sync.connect()
 
-    async def push(self) -> dict[str, float]:
-        """Put the learner's weights into service as the next version."""
-        result = await self.sync.push(self.version + 1)
+    async def push(self, folder: Path | None = None) -> dict[str, float]:
+        """Put the learner's weights into service as the next version; from their export in `folder` instead of over the wire."""
+        result = await self.sync.push(self.version + 1, folder)
         self.version += 1
         return result
 
