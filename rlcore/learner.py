@@ -213,6 +213,13 @@ class Learner:
         """log p of every token but the first of each sequence, at temperature 1, with the current weights."""
         return [self._score_row(self._engine.module, whole_row(ids), 1.0).tolist() for ids in sequences]
 
+    def sft_loss(self, rows: list[Row]) -> float:
+        """This rank's share of the SFT loss of the rows, with the current weights and without a gradient."""
+        from rlcore.loss import TrainedTokens, sft_loss
+
+        scored = [(row, self._score_row(self._engine.module, row, 1.0)) for row in rows]
+        return sum(sft_loss(logprobs, TrainedTokens.of(row, logprobs.device).weights).item() for row, logprobs in scored)
+
     def tensor_infos(self) -> list[dict[str, Any]]:
         """What a push sends: every parameter once (a tied head is not sent: it is the embedding), in sending order."""
         return [

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -47,7 +47,7 @@ def trained_parameters(engine: Any) -> dict[str, Any]:
 def pieces(engine: Any) -> Iterator[Piece]:
     """What this rank updates of the trained parameters; without ZeRO that is all of them."""
     optimizer, stage = engine.optimizer, engine.zero_optimization_stage()
-    copies = {}  # bfloat16 parameter -> its fp32 copy, where DeepSpeed holds them one by one
+    copies: dict[Any, Any] = {}  # bfloat16 parameter -> its fp32 copy, where DeepSpeed holds them one by one
     if stage == 0 and hasattr(optimizer, "fp32_groups"):
         for low, high in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
             copies |= dict(zip(low, high, strict=True))
@@ -83,9 +83,13 @@ def snapshot(engine: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def write(folder: Path, rank: int, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """This rank's file of a snapshot."""
+    """This rank's file of a snapshot. Raises OSError when the disk does not take it."""
     folder.mkdir(exist_ok=True)
-    save_file(tensors, folder / f"rank-{rank:05d}.safetensors", metadata)
+    path = folder / f"rank-{rank:05d}.safetensors"
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:  # what the disk says, in the library's words
+        raise OSError(f"{path}: {error}") from error
 
 
 def restore(engine: Any, folder: Path) -> None:

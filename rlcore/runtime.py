@@ -22,7 +22,7 @@ from rlcore.errors import ConfigError, deadline
 from rlcore.judge_actors import Judges
 from rlcore.judge_config import chosen_judges
 from rlcore.metrics import console
-from rlcore.model import end_token_ids, load_tokenizer
+from rlcore.model import end_token_ids, load_tokenizer, weights_fingerprint
 from rlcore.policy import ChatRenderer
 from rlcore.rollout import Rollouts
 from rlcore.sampling import Sampling
@@ -128,7 +128,8 @@ class Runtime:
         if reference is not None:
             same = " (the start of this training)" if reference == model else ""
             console.print(
-                f"reference: {reference}{same}, a frozen copy on every rank; {algo.kl.estimator} in the {algo.kl.where}"
+                f"reference: {reference}{same}, a frozen copy on every rank; {algo.kl.estimator} in the {algo.kl.where}; "
+                f"fingerprint {weights_fingerprint(reference) or 'unknown: not a local folder'}"
             )
         elif algo.kl.reference is not None:
             console.print(f"algo.kl.reference={algo.kl.reference} is not used: algo.kl.coef is 0", style="yellow", markup=False)
