@@ -33,7 +33,10 @@ def write_export(model: Any, state: dict[str, Any], folder: Path, tokenizer_from
     stated = json.loads((temporary / "config.json").read_text()).get("dtype")
     if stated != dtype:
         raise RuntimeError(f"export to {folder}: its config.json states dtype {stated}, the weights are {dtype}")
-    reloaded = dict(load_model(str(temporary), dtype, trust_remote_code).named_parameters())
+    again = load_model(str(temporary), dtype, trust_remote_code)
+    if again.config.tie_word_embeddings and again.get_output_embeddings().weight is not again.get_input_embeddings().weight:
+        raise RuntimeError(f"export to {folder}: the output head is tied to the embedding, but both have weights of their own")
+    reloaded = dict(again.named_parameters())
     wrong = [n for n, t in state.items() if n not in reloaded or not torch.equal(reloaded[n].detach(), t)]
     if wrong or len(reloaded) != len(state):
         raise RuntimeError(

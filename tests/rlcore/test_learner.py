@@ -92,8 +92,7 @@ def another(reference, tiny, loop):
 
 
 async def two_ranks(reference, tiny, stage: int):
-    """Two ranks, once for each stage: three steps, with a checkpoint after the first; the other two again from it, and again from
-    the single rank's."""
+    """Two ranks, once for each stage: three steps, a checkpoint after the first; the others again from it and from one rank's."""
     if stage not in reference.pairs:
         budget = BUDGETS[stage]
         actors = await start_learners(learner_options(tiny, ranks=2, stage=stage))
