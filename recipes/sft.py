@@ -38,7 +38,7 @@ async def run_sft(runtime: Runtime, metrics: MetricsWriter, run_dir: Path) -> Pa
     await fine_tune(runtime, shown, held, metrics)
     export = run_dir / "sft"
     what = await export_model(export, runtime.learners, config.model.path, config.cluster.start_timeout_s)
-    console.print(f"sft: exported to {export} ({what}; reloads in transformers; not tried in vLLM, which RL's export is)")
+    console.print(f"sft: exported to {export} ({what}; reloads in transformers; not tried in vLLM: SFT has no engines)")
     return export
 
 
