@@ -26,8 +26,9 @@ from recipes.common import begin, metrics_writer, queries
 from rlcore.algo_config import AlgoConfig
 from rlcore.config import Config
 from rlcore.errors import ConfigError
+from rlcore.lora import choose_trained
 from rlcore.metrics import console
-from rlcore.model import end_token_ids, load_tokenizer, train_last_layers
+from rlcore.model import end_token_ids, load_tokenizer
 from rlcore.policy import ChatRenderer
 from rlcore.queries import QueryCursor, kinds_of
 from rlcore.rollout import Rollouts
@@ -155,7 +156,7 @@ def main(config: Config) -> None:
         return
     torch.manual_seed(config.seed)
     model = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
-    train_last_layers(model, config.model.train_layers)
+    choose_trained(model, config.model.train_layers, config.model.lora, config.seed)
     o = algo.optimizer
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=o.lr, betas=(o.beta1, o.beta2), weight_decay=0.0)

@@ -84,12 +84,13 @@ def run_settings(c: Config, model: str) -> dict[str, Any]:
         "seed": c.seed,
         "model.name": c.model.name,
         "model.train_layers": c.model.train_layers,
+        "model.lora": asdict(c.model.lora) if c.model.lora else None,
         "env.name": c.env.name,
         "env.args": c.env.args,
         "env.queries.args": c.env.queries.args,
         "algo.queries_per_step": c.algo.queries_per_step,
         "algo.group_size": c.algo.group_size,
-        "weights of model.path": weights_fingerprint(model),
+        "weights of model.path": weights_fingerprint(model) or model,
         "weights of algo.kl.reference": reference and (weights_fingerprint(reference) or reference),
     }
 

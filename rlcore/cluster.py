@@ -86,7 +86,11 @@ def print_plan(c: Config) -> None:
 
 
 def memory_estimate(c: Config) -> list[str]:
-    """Rough bytes per actor, from the size of the local checkpoint; a learner also holds gradients and AdamW's two moments."""
+    """Rough bytes per actor, from the size of the local checkpoint.
+
+    A learner also holds gradients and AdamW's two moments of what is trained: all of the model, or an adapter.
+    """
+    from rlcore.lora import adapter_parameters
     from rlcore.model import parameter_bytes
 
     size = parameter_bytes(c.model.path)
@@ -96,9 +100,12 @@ def memory_estimate(c: Config) -> list[str]:
     ranks = c.cluster.learner_ranks
     parameters = size / (4 if c.model.dtype == "float32" else 2)
     weights = parameters * (4 if c.model.dtype == "float32" else 2)
-    moments, gradients = parameters * 8 / (ranks if stage >= 1 else 1), parameters * 4 / (ranks if stage >= 2 else 1)
-    master = parameters * 4 / (ranks if stage >= 1 else 1) if c.model.dtype == "bfloat16" else 0.0
-    reference = weights if c.algo.kl.coef else 0.0  # a whole copy on every rank
+    lora = c.model.lora
+    trained = parameters if lora is None else adapter_parameters(c.model.path, lora)
+    moments, gradients = trained * 8 / (ranks if stage >= 1 else 1), trained * 4 / (ranks if stage >= 2 else 1)
+    master = trained * 4 / (ranks if stage >= 1 else 1) if c.model.dtype == "bfloat16" else 0.0
+    copied = c.algo.kl.coef and (lora is None or c.algo.kl.reference is not None)
+    reference = weights if copied else 0.0  # a whole copy on every rank; the model under an adapter needs none
     learner = weights / (ranks if stage >= 3 else 1) + gradients + moments + master + reference
     gib = 2.0**30
     return [

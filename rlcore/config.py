@@ -25,6 +25,17 @@ DEEPSPEED_OWNED = {
 
 
 @dataclass(frozen=True)
+class LoraConfig:
+    """An adapter in place of full training (rlcore/lora.py): `rank` and `alpha` give the factor alpha / rank, `targets` are the
+    names of the decoder's linear layers that get one, such as q_proj. There is no dropout: a ratio of 1 on policy excludes it.
+    """
+
+    rank: int
+    alpha: float
+    targets: list[str]
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """A causal language model: a local folder or a hub name. `build_hint` is the command that makes a local one."""
 
@@ -35,6 +46,8 @@ class ModelConfig:
     max_model_len: int
     trust_remote_code: bool = False
     train_layers: int | None = None  # only the last so many decoder layers are trained; null: all of the model
+    lora: LoraConfig | None = None  # an adapter is trained (in those layers); null: the model's own weights
+    gradient_checkpointing: bool = False  # keep only the inputs of decoder layers for backward, compute the rest again
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     build_hint: str = ""
 
@@ -253,11 +266,23 @@ def check_config(c: Config) -> None:
         )
     one_of("wandb.mode", c.wandb.mode, ("online", "offline", "disabled"))
     one_of("model.dtype", c.model.dtype, ("float32", "bfloat16"))
+    _check_lora(c.model.lora)
     for limit, where in [(c.algo.max_tokens, "algo.max_tokens"), (c.evaluate.max_tokens, "evaluate.max_tokens")]:
         if limit >= c.model.max_model_len:
             raise ConfigError(f"{where}={limit} leaves no room for a prompt in model.max_model_len={c.model.max_model_len}")
     _check_trajectories(c.trajectories)
     check_judges(c.env.reward, k.reward_timeout_s)
+
+
+def _check_lora(lora: LoraConfig | None) -> None:
+    if lora is None:
+        return
+    if lora.rank < 1:
+        raise ConfigError(f"model.lora.rank={lora.rank} must be at least 1")
+    if lora.alpha <= 0:
+        raise ConfigError(f"model.lora.alpha={lora.alpha:g} must be above 0")
+    if not lora.targets:
+        raise ConfigError("model.lora.targets=[] must name linear layers of the decoder, such as q_proj")
 
 
 def _check_trajectories(t: TrajectoriesConfig) -> None:
@@ -284,6 +309,8 @@ def _check_trajectories(t: TrajectoriesConfig) -> None:
 
 def check_files(c: Config) -> None:
     """Refuse a model folder that is not there, and whatever the environment's own preflight finds."""
+    from rlcore.lora import check_targets
+    from rlcore.model import linear_shapes
     from rlcore.targets import build, resolve
 
     hint = c.model.build_hint
@@ -295,6 +322,8 @@ def check_files(c: Config) -> None:
             raise ConfigError(
                 f"model.train_layers={c.model.train_layers} must be between 1 and {layers}, the model's layers, or null"
             )
+    if c.model.local and c.model.lora is not None and (shapes := linear_shapes(c.model.path)):
+        check_targets(c.model.lora, {name for name, _, _ in shapes})
     reference = c.algo.kl.reference
     if c.model.local and c.algo.kl.coef and reference is not None and not (Path(reference) / "config.json").is_file():
         raise ConfigError(f"algo.kl.reference={reference!r} holds no model")

@@ -21,6 +21,8 @@ import ray
 
 from rlcore.batch import Row, Sample, build_rows, token_weights, whole_row
 from rlcore.cluster import cpu_environment
+from rlcore.config import LoraConfig
+from rlcore.lora import adapter_off, base_parameters, choose_trained, factors, merged
 from rlcore.schedule import Schedule
 from rlcore.types import Sequence
 
@@ -44,8 +46,10 @@ class LearnerOptions:
     threads: int = 1
     trust_remote_code: bool = False
     train_layers: int | None = None
+    lora: LoraConfig | None = None
+    gradient_checkpointing: bool = False
     collective_timeout_s: float = 600.0
-    reference: str | None = None  # a model to hold as a frozen copy, for KL
+    reference: str | None = None  # for KL: a model to hold as a frozen copy, or `model` itself, which is there under an adapter
 
 
 # The learner's log-probabilities of one batch, with and without a gradient, before the first update: how far they may be apart.
@@ -77,7 +81,7 @@ class Learner:
         import torch
 
         from rlcore.loss import Scorer
-        from rlcore.model import load_model, train_last_layers
+        from rlcore.model import load_model
 
         if o.gpus == 0:
             torch.set_num_threads(o.threads)
@@ -90,19 +94,19 @@ class Learner:
             verbose=False,
         )
         model = Scorer(load_model(o.model, o.dtype, o.trust_remote_code))
-        train_last_layers(model.lm, o.train_layers)
+        choose_trained(model.lm, o.train_layers, o.lora, o.seed)
+        if o.gradient_checkpointing:
+            model.lm.gradient_checkpointing_enable({"use_reentrant": False})
         trained = [p for p in model.parameters() if p.requires_grad]
         decay, rest = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
-        optimizer = torch.optim.AdamW(
-            [{"params": decay, "weight_decay": o.weight_decay}, {"params": rest, "weight_decay": 0.0}],
-            lr=o.lr, betas=o.betas, fused=True,
-        )  # fmt: skip
+        groups = [{"params": decay, "weight_decay": o.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=o.lr, betas=o.betas, fused=True)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, o.schedule.factor)
         self._engine, *_ = deepspeed.initialize(
             model=model, optimizer=optimizer, lr_scheduler=scheduler, config=_deepspeed_config(o), dist_init_required=False
         )
         self._check_scorer()
-        if o.reference is not None:
+        if o.reference is not None and not (o.lora and o.reference == o.model):
             reference = load_model(o.reference, o.dtype, o.trust_remote_code).to(self._engine.device)
             self._reference = Scorer(reference).requires_grad_(False)
         sizes = {p: getattr(p, "ds_numel", p.numel()) for p in model.parameters()}
@@ -153,7 +157,14 @@ class Learner:
 
     def score_reference(self, rows: list[Row]) -> list[list[float]]:
         """The reference's log-probabilities of each row's trained tokens, at the sampling temperature."""
-        return [self._score_row(self._reference, row, self.options.temperature).tolist() for row in rows]
+        return [self._reference_logprobs(row).tolist() for row in rows]
+
+    def _reference_logprobs(self, row: Row) -> Any:
+        """[N] log-probabilities under the frozen copy, or under the model without its adapter."""
+        if self._reference is not None:
+            return self._score_row(self._reference, row, self.options.temperature)
+        with adapter_off(self._engine.module.lm):
+            return self._score_row(self._engine.module, row, self.options.temperature)
 
     def _unsharded_norm(self) -> float | None:
         """The gradient norm where every rank holds all gradients and DeepSpeed does not report it (ZeRO 0 in fp32); else None."""
@@ -197,12 +208,12 @@ class Learner:
 
         counted = 0.0 if row.filler else 1.0
         bonus = loss is not None and loss.entropy_coef > 0
+        in_loss = loss is not None and loss.kl.in_loss
+        reference = self._reference_logprobs(row) if in_loss else None  # before the forward pass that backward belongs to
         logprobs, entropy = self._engine(row, self.options.temperature if loss else 1.0, bonus)
         stats = {"tokens": counted * len(row.targets), "entropy_sum": counted * entropy.sum().item()}
         if before is not None:
             check_on_policy(logprobs.detach(), before, self.options.dtype)
-        in_loss = loss is not None and loss.kl.in_loss
-        reference = self._score_row(self._reference, row, self.options.temperature) if in_loss else None
         tokens = TrainedTokens.of(row, logprobs.device, reference)
         if loss is None:
             return sft_loss(logprobs, tokens.weights), stats | {"logprob_sum": counted * logprobs.detach().sum().item()}
@@ -224,7 +235,7 @@ class Learner:
         """What a push sends: every parameter once (a tied head is not sent: it is the embedding), in sending order."""
         return [
             {"name": n, "dtype": str(p.dtype).removeprefix("torch."), "shape": list(getattr(p, "ds_shape", p.shape))}
-            for n, p in self._engine.module.lm.named_parameters()
+            for n, p, _ in base_parameters(self._engine.module.lm)
         ]
 
     def open_transfer(self, host: str, port: int, world_size: int, timeout_s: float) -> None:
@@ -247,14 +258,12 @@ class Learner:
         return time.monotonic() - began
 
     def _full_tensors(self) -> Any:
+        """(name, whole tensor) of what a push sends, an adapter merged into it."""
         import deepspeed
 
-        for name, parameter in self._engine.module.lm.named_parameters():
-            if hasattr(parameter, "ds_id"):
-                with deepspeed.zero.GatheredParameters([parameter]):
-                    yield name, parameter.data
-            else:
-                yield name, parameter.data
+        for name, parameter, layer in base_parameters(self._engine.module.lm):
+            with deepspeed.zero.GatheredParameters([parameter, *factors(layer)]):  # does nothing where nothing is sharded
+                yield name, merged(parameter, layer)
 
     def save(self, folder: str) -> None:
         """Every rank: copy its part of optimizer, weights, schedule and RNG to host memory, and begin to write it into `folder`.
@@ -333,8 +342,8 @@ def _free_port() -> int:
         return s.getsockname()[1]
 
 
-def start_learner_actors(options: LearnerOptions, cpus: float) -> list[Any]:
-    """Create one Ray actor per rank; `start` has to be awaited on all of them together."""
+def start_learner_actors(options: LearnerOptions, cpus: float, kind: type[Learner] = Learner) -> list[Any]:
+    """Create one Ray actor of `kind` per rank; `start` has to be awaited on all of them together."""
     env = cpu_environment(options.threads) | {"DS_ACCELERATOR": "cpu"} if options.gpus == 0 else {}
-    make: Any = ray.remote(num_cpus=cpus, num_gpus=options.gpus, max_restarts=0)(Learner)
+    make: Any = ray.remote(num_cpus=cpus, num_gpus=options.gpus, max_restarts=0)(kind)
     return [make.options(runtime_env={"env_vars": env}).remote(options, rank) for rank in range(options.ranks)]

@@ -1,6 +1,6 @@
 """Log-probabilities of trained tokens and the policy loss. The same function scores new, old and probe tokens.
 
-Legend: T = tokens of a packed row, N = trained tokens of it, V = vocabulary.
+Legend: T = tokens of a packed row, N = trained tokens of it.
 """
 
 from __future__ import annotations
@@ -10,54 +10,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from rlcore.algo_config import AlgoConfig
-from rlcore.batch import PROMPT, Row
+from rlcore.attention import attention_arguments
+from rlcore.batch import Row
 from rlcore.correction import Correction, bounded_exp, mismatch_sums, sequence_means
+from rlcore.head import Head
 from rlcore.kl import KL
 
-LOGIT_CHUNK = 1024  # trained tokens whose [chunk, V] logits exist at one time; a row with fewer recomputes none
 
-
-def attention_mask(segments: Tensor, branches: Tensor) -> Tensor:
-    """[1, 1, T, T] bool: True where query token i may attend to key token j (earlier, same segment, prompt or own branch)."""
-    i = torch.arange(len(segments), device=segments.device)
-    earlier = i[:, None] >= i[None, :]
-    same = segments[:, None] == segments[None, :]
-    visible = (branches[None, :] == PROMPT) | (branches[:, None] == branches[None, :])
-    return (earlier & same & visible)[None, None]
-
-
-def token_logprobs(model: Any, row: Row, temperature: float, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+def token_logprobs(
+    model: Any, row: Row, temperature: float, entropy_gradient: bool = False, head: Head | None = None
+) -> tuple[Tensor, Tensor]:
     """log p(target) of every trained token of the row at the given temperature, and its entropy; both [N] fp32.
 
-    Only hidden states that predict a trained token meet the output head, `LOGIT_CHUNK` at a time, recomputed in backward:
-    [T, V] logits never exist.
+    Only hidden states that predict a trained token meet the output head (rlcore/head.py): [T, V] logits never exist.
     """
     device = next(model.parameters()).device
-    segments, branches = torch.tensor(row.segments, device=device), torch.tensor(row.branches, device=device)
     hidden = model.model(
         input_ids=torch.tensor([row.token_ids], device=device),
         position_ids=torch.tensor([row.positions], device=device),
-        attention_mask=attention_mask(segments, branches),
         use_cache=False,
+        **attention_arguments(model, row, device),
     ).last_hidden_state[0]
     chosen = hidden[torch.tensor(row.predictors, device=device)] / head_divisor(model.config)
-    return head_logprobs(chosen, model.lm_head, torch.tensor(row.targets, device=device), temperature, entropy_gradient)
-
-
-def head_logprobs(
-    hidden: Tensor, head: Any, targets: Tensor, temperature: float, entropy_gradient: bool = False
-) -> tuple[Tensor, Tensor]:
-    """[N, hidden size] last hidden states and [N] targets -> [N] log-probabilities and entropies; see `token_logprobs`."""
-    parts = []
-    for h, t in zip(hidden.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True):
-        if torch.is_grad_enabled() and len(targets) > LOGIT_CHUNK:
-            parts.append(checkpoint(_chunk_logprobs, h, head, t, temperature, entropy_gradient, use_reentrant=False))
-        else:
-            parts.append(_chunk_logprobs(h, head, t, temperature, entropy_gradient))
-    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+    return (head or Head(model.lm_head))(chosen, torch.tensor(row.targets, device=device), temperature, entropy_gradient)
 
 
 def head_divisor(config: Any) -> float:
@@ -66,25 +43,15 @@ def head_divisor(config: Any) -> float:
     return config.hidden_size / base if base else 1.0
 
 
-def _chunk_logprobs(
-    hidden: Tensor, head: Any, targets: Tensor, temperature: float, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    logits = head(hidden).float() / temperature
-    lse = torch.logsumexp(logits, dim=-1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = lse - (torch.softmax(logits, dim=-1) * logits).sum(-1)
-    return logits.gather(-1, targets[:, None])[:, 0] - lse, entropy
-
-
 class Scorer(torch.nn.Module):
     """The language model as DeepSpeed wraps it: its forward is `token_logprobs`, so ZeRO's hooks see every use of it."""
 
     def __init__(self, lm: Any) -> None:
         super().__init__()
-        self.lm = lm
+        self.lm, self.head = lm, Head(lm.lm_head)
 
     def forward(self, row: Row, temperature: float, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-        return token_logprobs(self.lm, row, temperature, entropy_gradient)
+        return token_logprobs(self.lm, row, temperature, entropy_gradient, self.head)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,18 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
 
 
 def load_model(path: str, dtype: str, trust_remote_code: bool = False) -> Any:
-    """The model in training precision with SDPA attention, which accepts the block mask of a packed row."""
+    """The model in training precision, with the attention of packed rows where its class lets it be replaced, else SDPA."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(
+    from rlcore.attention import PACKED
+
+    model = AutoModelForCausalLM.from_pretrained(
         path, dtype=getattr(torch, dtype), attn_implementation="sdpa", trust_remote_code=trust_remote_code
     )
+    if model._supports_attention_backend:
+        model.config._attn_implementation = PACKED
+    return model
 
 
 def train_last_layers(model: Any, count: int | None) -> None:
@@ -32,12 +37,18 @@ def train_last_layers(model: Any, count: int | None) -> None:
     """
     if count is None:
         return
-    layers = model.model.layers
-    if not 1 <= count <= len(layers):
-        raise ValueError(f"model.train_layers={count} must be between 1 and the model's {len(layers)} layers")
+    chosen = last_layers(model, count)
     model.requires_grad_(False)
-    for part in (*layers[-count:], model.model.norm):
+    for part in (*(model.model.layers[i] for i in chosen), model.model.norm):
         part.requires_grad_(True)
+
+
+def last_layers(model: Any, count: int) -> range:
+    """Indices of the last `count` decoder layers. Raises ValueError when the model has fewer."""
+    layers = len(model.model.layers)
+    if not 1 <= count <= layers:
+        raise ValueError(f"model.train_layers={count} must be between 1 and the model's {layers} layers")
+    return range(layers - count, layers)
 
 
 def end_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
@@ -56,6 +67,20 @@ def parameter_bytes(path: str) -> int | None:
     """Bytes of the safetensors files in a local folder, None for a hub name."""
     files = list(Path(path).glob("*.safetensors"))
     return sum(f.stat().st_size for f in files) or None
+
+
+def linear_shapes(path: str) -> list[tuple[str, int, int]]:
+    """(module's own name, outputs, inputs) of every matrix in the decoder layers of a local folder; none of a hub name."""
+    from safetensors import safe_open
+
+    shapes = []
+    for file in sorted(Path(path).glob("*.safetensors")):
+        with safe_open(file, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                parts, shape = name.split("."), tensors.get_slice(name).get_shape()
+                if "layers" in parts and parts[-1] == "weight" and len(shape) == 2:
+                    shapes.append((parts[-2], *shape))
+    return shapes
 
 
 SAMPLES, SAMPLE_BYTES = 64, 64 * 1024

@@ -121,15 +121,16 @@ class Runtime:
             self.environment = build(Target(self.config.env.target, self.config.env.args), **self._services)
 
     async def start_policy_learner(self, model: str) -> None:
-        """Learner ranks for RL from `model`, with the frozen reference that a KL term needs. Says what the reference is."""
+        """Learner ranks for RL from `model`, with the reference that a KL term needs. Says what the reference is."""
         algo = self.config.algo
         reference = (algo.kl.reference or model) if algo.kl.coef else None
         await self.start_learner(model, algo.optimizer, algo.steps, algo.temperature, reference)
         if reference is not None:
             same = " (the start of this training)" if reference == model else ""
+            held = "under the adapter" if same and self.config.model.lora else "a frozen copy on every rank"
+            known = weights_fingerprint(reference) or "unknown: not a local folder"
             console.print(
-                f"reference: {reference}{same}, a frozen copy on every rank; {algo.kl.estimator} in the {algo.kl.where}; "
-                f"fingerprint {weights_fingerprint(reference) or 'unknown: not a local folder'}"
+                f"reference: {reference}{same}, {held}; {algo.kl.estimator} in the {algo.kl.where}; fingerprint {known}"
             )
         elif algo.kl.reference is not None:
             console.print(f"algo.kl.reference={algo.kl.reference} is not used: algo.kl.coef is 0", style="yellow", markup=False)
@@ -163,6 +164,8 @@ class Runtime:
             threads=k.learner_threads,
             trust_remote_code=c.model.trust_remote_code,
             train_layers=c.model.train_layers,
+            lora=c.model.lora,
+            gradient_checkpointing=c.model.gradient_checkpointing,
             reference=reference,
         )
         self.learners = start_learner_actors(options, k.learner_cpus)

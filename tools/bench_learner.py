@@ -175,7 +175,7 @@ def head_memory(path: str, threads: int, kind: str) -> float:
     """MiB that the head takes at its peak above what the model and its hidden states take."""
     import torch
 
-    from rlcore.loss import head_logprobs
+    from rlcore.head import Head
 
     model = load(path, threads)
     hidden = torch.randn(TRAINED, model.config.hidden_size, requires_grad=True)
@@ -183,7 +183,7 @@ def head_memory(path: str, threads: int, kind: str) -> float:
     model.lm_head.weight.grad = torch.zeros_like(model.lm_head.weight)
     before = _peak_mib(reset=True)
     if kind == "ours":
-        (-head_logprobs(hidden, model.lm_head, targets, 1.0)[0]).mean().backward()
+        (-Head(model.lm_head)(hidden, targets, 1.0, False)[0]).mean().backward()
     else:
         torch.nn.functional.cross_entropy(model.lm_head(hidden).float(), targets).backward()
     return _peak_mib() - before

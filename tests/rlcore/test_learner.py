@@ -8,17 +8,20 @@ import torch
 
 from rlcore.batch import Sample, build_rows, spread_rows, token_weights, whole_row
 from rlcore.checkpoint import Checkpoints, RunState, load_checkpoint
+from rlcore.config import LoraConfig
 from rlcore.kl import KL
 from rlcore.loop import combine
-from rlcore.loss import PolicyLoss
+from rlcore.lora import add_adapter
+from rlcore.loss import PolicyLoss, TrainedTokens, token_logprobs
+from rlcore.model import load_model
 from rlcore.types import Sequence
 from tests.rlcore.conftest import learner_options, start_learners
+from tests.rlcore.grid_learner import GridLearner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
 PROBE = [list(range(100, 140))]
 LOSS = PolicyLoss()
-BUDGETS = {0: 24, 2: 32, 3: 64}  # by ZeRO stage; 64 packs everything into one row, so that the second rank gets a filler
 
 
 def window() -> list[Sample]:
@@ -55,6 +58,26 @@ async def loaded(actors, checkpoint: str) -> list[float]:
     return (await asyncio.gather(*(a.score.remote(PROBE) for a in actors)))[0][0]
 
 
+def one_step(model, lr: float, loss: PolicyLoss) -> float:
+    """The step of `steps` on a model in this process: AdamW without decay, gradients clipped at 1. Returns their norm before."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+    samples = window()
+    for row in build_rows(samples, token_weights(samples, "trajectory_mean"), 24):
+        logprobs, entropy = token_logprobs(model, row, 1.0)
+        loss(logprobs, TrainedTokens.of(row, logprobs.device), entropy)[0].backward()
+    norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
+    optimizer.step()
+    return norm.item()
+
+
+async def restarted(actors, stage: int):
+    """The GridLearners with a fresh engine of a ZeRO stage."""
+    host, port = await actors[0].address.remote()
+    await asyncio.gather(*(a.restart.remote(stage, host, port) for a in actors))
+    return actors
+
+
 async def close(actors) -> None:
     import ray
 
@@ -76,11 +99,91 @@ def reference(ray_cluster, tiny, loop, tmp_path_factory):
         figures += await steps(actors, 2)
         scores = await actors[0].score.remote(PROBE)
         await close(actors)
-        return SimpleNamespace(
-            folder=folder, checkpoint=checkpoint, figures=figures, exported=exported, scores=scores, told=told, pairs={}
-        )
+        return SimpleNamespace(folder=folder, checkpoint=checkpoint, figures=figures, exported=exported, scores=scores, told=told)
 
     return loop.run(main())
+
+
+def plain_gradient(model: str) -> torch.Tensor:
+    """The window's gradient by one padded batch, full logits and autograd through the same policy loss."""
+    lm, samples = load_model(model, "float32"), window()
+    width = max(len(s.sequence) for s in samples)
+    ids, mask = torch.zeros(len(samples), width, dtype=torch.long), torch.zeros(len(samples), width, dtype=torch.long)
+    for i, s in enumerate(samples):
+        ids[i, : len(s.sequence)], mask[i, : len(s.sequence)] = torch.tensor(s.sequence.token_ids), 1
+    log_p = lm(input_ids=ids, attention_mask=mask).logits.log_softmax(-1)
+    total = torch.zeros(())
+    for i, (s, weight) in enumerate(zip(samples, token_weights(samples, "trajectory_mean"), strict=True)):
+        (alone,) = build_rows([s], [weight], 1)
+        start = s.sequence.prompt_length
+        targets = torch.tensor(s.sequence.token_ids[start:])
+        logprobs = log_p[i, start - 1 : len(s.sequence) - 1].gather(1, targets[:, None])[:, 0]
+        total = total + LOSS(logprobs, TrainedTokens.of(alone, "cpu"))[0]
+    total.backward()
+    return torch.cat([p.grad.flatten() for p in lm.parameters()])
+
+
+# Rows of one sequence, of some, and one of all, in which prompts are shared (the second rank then gets a filler). A rank's rows
+# are its micro-batches and accumulated: five, three or two, and one.
+BUDGETS = (1, 32, 1000)
+
+
+@pytest.fixture(scope="module")
+def grid(ray_cluster, tiny, loop):
+    """GridLearners by their number of ranks."""
+    from rlcore.learner import start_learner_actors
+
+    made = {ranks: start_learner_actors(learner_options(tiny, ranks=ranks), 0.5, GridLearner) for ranks in (1, 2)}
+    yield made
+    for actors in made.values():
+        loop.run(close(actors))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_stages_and_micro_batches_do_not_change_the_gradient_or_the_steps(reference, grid, tiny, loop, ranks):
+    samples = window()
+    weights = token_weights(samples, "trajectory_mean")
+    wanted = plain_gradient(tiny)
+    assert wanted.norm() > 1e-2
+
+    async def main():
+        for stage in (0, 2, 3):
+            actors = await restarted(grid[ranks], stage)
+            for budget in BUDGETS:
+                shares = spread_rows(build_rows(samples, weights, budget), ranks)
+                found = await asyncio.gather(*(a.gradients.remote(rows, LOSS) for a, rows in zip(actors, shares, strict=True)))
+                for gradient in found:
+                    assert (gradient - wanted).norm() < 1e-5 * wanted.norm(), (stage, budget)
+            for got, figures in zip(await steps(await restarted(actors, stage), 3, 24), reference.figures, strict=True):
+                assert got == pytest.approx(figures, rel=1e-4, abs=1e-6), stage
+            scores = await asyncio.gather(*(a.score.remote(PROBE) for a in actors))
+            assert scores[0][0] == pytest.approx(reference.scores[0], abs=2e-4), stage
+
+    loop.run(main())
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_run_resumes_bit_for_bit_and_by_another_number_of_ranks(grid, loop, tmp_path, stage):
+    async def first(ranks: int):
+        actors = await restarted(grid[ranks], stage)
+        await steps(actors, 1)
+        checkpoint = await saved(actors, tmp_path / str(ranks))
+        scores = (await asyncio.gather(*(a.score.remote(PROBE) for a in actors)))[0][0]
+        return checkpoint, scores, await steps(actors, 2, 24)
+
+    async def resumed(actors, checkpoint: str):
+        return await loaded(actors, checkpoint), await steps(actors, 2, 24)
+
+    async def main():
+        runs = {ranks: await first(ranks) for ranks in (1, 2)}
+        for ranks, (checkpoint, scores, figures) in runs.items():
+            assert await resumed(await restarted(grid[ranks], stage), checkpoint) == (scores, figures)
+            there, again = await resumed(grid[3 - ranks], checkpoint)
+            assert there == pytest.approx(scores, abs=1e-6)
+            for got, wanted in zip(again, figures, strict=True):
+                assert got == pytest.approx(wanted, rel=1e-5, abs=1e-6), (ranks, stage)
+
+    loop.run(main())
 
 
 @pytest.fixture(scope="module")
@@ -89,57 +192,6 @@ def another(reference, tiny, loop):
     actors = loop.run(start_learners(learner_options(tiny, seed=1)))
     yield actors
     loop.run(close(actors))
-
-
-async def two_ranks(reference, tiny, stage: int):
-    """Two ranks, once for each stage: three steps, a checkpoint after the first; the others again from it and from one rank's."""
-    if stage not in reference.pairs:
-        budget = BUDGETS[stage]
-        actors = await start_learners(learner_options(tiny, ranks=2, stage=stage))
-        figures = await steps(actors, 1, budget)
-        checkpoint = await saved(actors, reference.folder / f"2x{stage}")
-        at_save = (await actors[0].score.remote(PROBE))[0]
-        figures += await steps(actors, 2, budget)
-        scores = (await actors[0].score.remote(PROBE))[0]
-        again = await loaded(actors, checkpoint), await steps(actors, 2, budget)
-        from_one = await loaded(actors, reference.checkpoint), await steps(actors, 2, budget)
-        await close(actors)
-        reference.pairs[stage] = SimpleNamespace(
-            checkpoint=checkpoint, budget=budget, figures=figures, scores=scores, at_save=at_save, again=again, from_one=from_one
-        )
-    return reference.pairs[stage]
-
-
-@pytest.fixture(scope="module", params=[0, 2, 3], ids=["zero0", "zero2", "zero3"])
-def two(reference, tiny, loop, request):
-    return loop.run(two_ranks(reference, tiny, request.param))
-
-
-def test_ranks_stages_and_micro_batches_do_not_change_the_result(reference, two):
-    for got, wanted in zip(two.figures, reference.figures, strict=True):
-        assert got == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-    assert two.scores == pytest.approx(reference.scores[0], abs=2e-4)
-
-
-def test_two_ranks_resume_as_two_bit_for_bit(two):
-    assert two.again == (two.at_save, two.figures[1:])
-
-
-def test_one_rank_resumes_as_two(reference, two):
-    scores, figures = two.from_one
-    assert scores == pytest.approx(reference.exported[0], abs=1e-6)
-    for got, wanted in zip(figures, reference.figures[1:], strict=True):
-        assert got == pytest.approx(wanted, rel=1e-5, abs=1e-6)
-
-
-def test_two_ranks_resume_as_one(two, another, loop):
-    async def main():
-        return await loaded(another, two.checkpoint), await steps(another, 2, two.budget)
-
-    scores, figures = loop.run(main())
-    assert scores == pytest.approx(two.at_save, abs=1e-6)
-    for got, wanted in zip(figures, two.figures[1:], strict=True):
-        assert got == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(("budget", "rel"), [(64, 1e-6), (24, 1e-4)])
@@ -152,14 +204,18 @@ def test_a_checkpoint_restores_model_optimizer_and_schedule(reference, another, 
         assert got == pytest.approx(wanted, rel=rel, abs=1e-9 if rel < 1e-5 else 1e-6)
 
 
+def own_scores(model) -> list[float]:
+    """transformers' log-probabilities of the probe's tokens, from full logits."""
+    with torch.no_grad():
+        logits = model(torch.tensor(PROBE)).logits[0, :-1]
+    return logits.log_softmax(-1).gather(-1, torch.tensor(PROBE[0][1:])[:, None])[:, 0].tolist()
+
+
 def test_an_export_reloads_as_the_model_it_was(reference):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(reference.folder / "export", dtype=torch.float32)
-    with torch.no_grad():
-        logits = model(torch.tensor(PROBE)).logits[0, :-1]
-    scores = logits.log_softmax(-1).gather(-1, torch.tensor(PROBE[0][1:])[:, None])[:, 0]
-    assert scores.tolist() == pytest.approx(reference.exported[0], abs=1e-5)
+    assert own_scores(model) == pytest.approx(reference.exported[0], abs=1e-5)
     assert reference.told == f"float32, {len(list(model.parameters()))} tensors"
     assert not (reference.folder / "export.tmp").exists()
 
@@ -217,10 +273,41 @@ def test_sharded_ranks_start_on_policy_at_their_reference_and_skip_what_is_not_f
     assert second["loss"] == pytest.approx(second["policy_loss"] + second["kl_loss"], abs=1e-6)
 
 
-def test_a_sharded_checkpoint_continues_bit_for_bit_in_new_processes(reference, tiny, sharded, loop):
-    async def main():
-        wanted = await two_ranks(reference, tiny, 2)
-        return await loaded(sharded, wanted.checkpoint), await steps(sharded, 2, wanted.budget), wanted
+def test_a_sharded_adapter_learns_is_exported_merged_resumes_and_keeps_its_reference(tiny, ray_cluster, loop, tmp_path):
+    """Two ranks, ZeRO 3. The first step is that of one process that holds everything: k3 has no gradient at distance zero."""
+    from rlcore.learner import start_learner_actors
 
-    scores, figures, wanted = loop.run(main())
-    assert scores == wanted.at_save and figures == wanted.figures[1:]
+    lora, with_kl = LoraConfig(8, 16.0, ["q_proj", "v_proj", "down_proj"]), PolicyLoss(kl=KL(0.1, "k3"))
+
+    async def main():
+        actors = start_learner_actors(learner_options(tiny, ranks=2, lora=lora, reference=tiny), 0.5, GridLearner)
+        place = await actors[0].address.remote()
+
+        async def on_all(method: str, *arguments):
+            return (await asyncio.gather(*(getattr(a, method).remote(*arguments) for a in actors)))[0]
+
+        await on_all("restart", 3, *place)
+        start = await on_all("score", PROBE)
+        first = await on_every_rank(actors, loss=with_kl, first=True)
+        checkpoint = await saved(actors, tmp_path)
+        await on_all("export", str(tmp_path / "export"), tiny)
+        scores = await on_all("score", PROBE)
+        second = await on_every_rank(actors, loss=with_kl)
+        assert await on_all("score_reference", [whole_row(PROBE[0])]) == start
+        await on_all("restart", 3, *place)
+        assert await loaded(actors, checkpoint) == scores[0]
+        again = await on_every_rank(actors, loss=with_kl)
+        await close(actors)
+        return first, second, again, scores[0]
+
+    first, second, again, scores = loop.run(main())
+    in_one_process, exported = load_model(tiny, "float32"), load_model(str(tmp_path / "export"), "float32")
+    add_adapter(in_one_process, lora, None, seed=0)
+    assert first["grad_norm"] == pytest.approx(one_step(in_one_process, 1e-3, LOSS), rel=1e-4)
+    assert own_scores(exported) == pytest.approx(scores, abs=1e-5)
+    assert own_scores(in_one_process) == pytest.approx(scores, abs=2e-4)
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6) and second["kl"] > 1e-4
+    names = ("loss", "kl_loss", "grad_norm", "lr")
+    assert {k: again[k] for k in names} == pytest.approx({k: second[k] for k in names}, rel=1e-6, abs=1e-9)
+    held = sum(p.stat().st_size for p in (tmp_path / "checkpoints").rglob("*") if p.is_file())
+    assert held < 5e6  # the model alone has 15e6 bytes

@@ -11,7 +11,7 @@ from rlcore.batch import Sample, build_rows, spread_rows, token_weights, whole_r
 from rlcore.correction import Correction
 from rlcore.kl import KL
 from rlcore.learner import check_on_policy
-from rlcore.loss import PolicyLoss, TrainedTokens, attention_mask, sft_loss, token_logprobs
+from rlcore.loss import PolicyLoss, TrainedTokens, sft_loss, token_logprobs
 from rlcore.types import Sequence
 
 LOSS = PolicyLoss()
@@ -33,13 +33,6 @@ def by_hand(model, sequence: Sequence, temperature: float = 1.0) -> list[float]:
         if mask:
             result.append(float(logits[t - 1, token]) - math.log(float(logits[t - 1].exp().sum())))
     return result
-
-
-def test_the_mask_lets_a_token_see_its_prompt_and_its_own_branch_only():
-    #            segment 0: prompt prompt | branch 0 | branch 1 ;  segment 1: prompt
-    segments, branches = torch.tensor([0, 0, 0, 0, 1]), torch.tensor([-1, -1, 0, 1, -1])
-    expected = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [0, 0, 0, 0, 1]]
-    assert attention_mask(segments, branches)[0, 0].int().tolist() == expected
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -176,5 +169,5 @@ def test_chunked_head_with_recomputation_equals_one_piece(model, monkeypatch):
     samples = [Sample(make([3, 4], list(range(5, 45)), -4.0), 1.0, 0)]
     weights = token_weights(samples, "token_mean")
     whole = gradient(model, samples, weights, 1000)
-    monkeypatch.setattr("rlcore.loss.LOGIT_CHUNK", 7)
+    monkeypatch.setattr("rlcore.head.LOGIT_CHUNK", 7)
     torch.testing.assert_close(gradient(model, samples, weights, 1000), whole, rtol=1e-5, atol=1e-7)

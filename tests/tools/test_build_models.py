@@ -96,6 +96,7 @@ def test_every_local_model_of_the_configuration_can_be_built() -> None:
         "max_model_len",
         "trust_remote_code",
         "train_layers",
+        "lora",
         "chat_template_kwargs",
         "build_hint",
     ]
