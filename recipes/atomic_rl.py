@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recipes.cli import run_recipe
 from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer, queries
-from rlcore.checkpoint import RunState, export_model, load_checkpoint, read_state, run_settings, save_checkpoint
+from rlcore.checkpoint import Checkpoints, RunState, export_model, first_state, load_checkpoint, read_state
 from rlcore.config import Config
 from rlcore.metrics import MetricsWriter, console
 from rlcore.queries import QueryCursor, kinds_of
@@ -21,23 +21,32 @@ from rlcore.types import Query
 
 async def run_rl(
     runtime: Runtime, state: RunState, drawn: list[Query], held: list[Query], metrics: MetricsWriter, run_dir: Path
-) -> Path:
-    """Train the runtime's learner, already in service on the engines, on `drawn`; checkpoint and export at the end."""
+) -> Checkpoints:
+    """Train the runtime's learner, already in service on the engines, on `drawn`; checkpoint and export at the end.
+
+    The export is put into service from its files, so that what is evaluated afterwards is what was written. Returns the run's
+    checkpoints.
+    """
     from rlcore.loop import train  # brings torch, which a dry run does not need
 
     config = runtime.config
     kinds = kinds_of(drawn, config.env.group_by)
     cursor = QueryCursor(drawn, config.seed, position=state.position, done=state.done, kinds=kinds)
 
-    async def evaluate_at(step: int) -> None:
-        await evaluate_policy(runtime, held, metrics, "heldout", step)
+    async def evaluate_at(step: int) -> float:
+        return (await evaluate_policy(runtime, held, metrics, "heldout", step)).reward
 
-    await train(runtime, cursor, state, metrics, run_dir, evaluate_at)
     state.wandb_id = metrics.wandb_id
-    await save_checkpoint(run_dir, runtime.learners, state, config.cluster.start_timeout_s)
-    export = await export_model(run_dir / "export", runtime.learners, config.model.path, config.cluster.start_timeout_s)
-    console.print(f"rl: exported to {export}")
-    return export
+    algo, timeout_s = config.algo, config.cluster.start_timeout_s
+    checkpoints = Checkpoints(run_dir, runtime.learners, algo.keep_checkpoints, algo.keep_best, timeout_s)
+    async with checkpoints:
+        await train(runtime, cursor, state, metrics, run_dir, checkpoints, evaluate_at)
+        await checkpoints.save(state)
+        export = run_dir / "export"
+        what = await export_model(export, runtime.learners, config.model.path, timeout_s)
+    loaded = await runtime.push(export)
+    console.print(f"rl: exported to {export} ({what}; reloads in transformers, and in vLLM to within {loaded['parity']:.1e})")
+    return checkpoints
 
 
 async def _run(runtime: Runtime, state: RunState, drawn: list[Query], held: list[Query], run_dir: Path) -> None:
@@ -53,15 +62,15 @@ async def _run(runtime: Runtime, state: RunState, drawn: list[Query], held: list
     await runtime.push()
     metrics = metrics_writer(config, run_dir, state.wandb_id)
     try:
-        await run_rl(runtime, state, drawn, held, metrics, run_dir)
-        await evaluate_policy(runtime, held, metrics, "heldout", state.step)
+        checkpoints = await run_rl(runtime, state, drawn, held, metrics, run_dir)
+        checkpoints.scored(state.step, (await evaluate_policy(runtime, held, metrics, "heldout", state.step)).reward)
     finally:
         metrics.close()
 
 
 def main(config: Config) -> None:
     """Train from `model`, or from a checkpoint with `resume`."""
-    state = read_state(config.resume, config) if config.resume is not None else RunState(settings=run_settings(config))
+    state = read_state(config.resume, config) if config.resume is not None else first_state(config, config.model.path)
     run_dir = begin(config, uses=("resume",))
     if run_dir is not None:
         drawn, held = queries(config, "train"), evaluation_queries(config)  # what cannot be read is said before anything starts

@@ -22,7 +22,7 @@ from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_w
 from recipes.reports import ask_engines, describe, report_settings, write_report
 from recipes.sft import run_sft
 from recipes.trajectories import build_trajectories, check_trajectories
-from rlcore.checkpoint import RunState, run_settings, write_atomic
+from rlcore.checkpoint import first_state, write_atomic
 from rlcore.config import Config
 from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.evaluation import EVALUATION_SEED, Evaluation, paired_gain
@@ -53,12 +53,13 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
         await runtime.connect(held)
         await runtime.push()
         results.append(await evaluate_policy(runtime, held, metrics, STAGES[1], 0))
-        state = RunState(version=runtime.version, settings=run_settings(config))
-        await run_rl(runtime, state, queries(config, "train"), held, metrics, run_dir)
+        state = first_state(config, str(tuned), runtime.version)
+        checkpoints = await run_rl(runtime, state, queries(config, "train"), held, metrics, run_dir)
         # A report asks for one action after another: beside the evaluation's many requests that costs next to nothing.
         result, reports = await asyncio.gather(
             evaluate_policy(runtime, held, metrics, STAGES[2], state.step), write_reports(runtime, run_dir)
         )
+        checkpoints.scored(state.step, result.reward)
         summarise([*results, result], run_dir)
         for report in reports:
             console.print(report, markup=False)

@@ -16,26 +16,29 @@ from rlcore.errors import ConfigError
 from rlcore.metrics import MetricsWriter, console
 from rlcore.queries import kinds_of
 from rlcore.runtime import Runtime
-from rlcore.sft import Demonstration, fine_tune
+from rlcore.sft import Demonstration, choose, fine_tune
 
 
-def demonstrations(config: Config) -> list[Demonstration]:
-    """Train queries whose data holds `messages` and an `output`: the environment's reference answers."""
-    shown = [q for q in queries(config, "train") if "output" in q.data]
+def demonstrations(config: Config, split: str) -> list[Demonstration]:
+    """A split's queries whose data holds `messages` and an `output`: the environment's reference answers."""
+    shown = [q for q in queries(config, split) if "output" in q.data]
     kinds = kinds_of(shown, config.env.group_by)
-    found = [Demonstration(q.data["messages"], q.data["output"], kind) for q, kind in zip(shown, kinds, strict=True)]
-    if not found:
-        raise ConfigError(f"env={config.env.name}: its train queries hold no 'messages' and 'output' to learn from")
-    return found
+    return [Demonstration(q.data["messages"], q.data["output"], kind) for q, kind in zip(shown, kinds, strict=True)]
 
 
 async def run_sft(runtime: Runtime, metrics: MetricsWriter, run_dir: Path) -> Path:
     """Fine-tune the runtime's learner and export it. Returns the Hugging Face folder."""
     config = runtime.config
-    end_of_turn = runtime.tokenizer.eos_token_id
-    await fine_tune(runtime, demonstrations(config), config.sft, metrics, end_of_turn)
-    export = await export_model(run_dir / "sft", runtime.learners, config.model.path, config.cluster.start_timeout_s)
-    console.print(f"sft: exported to {export}")
+    shown = demonstrations(config, "train")
+    if not shown:
+        raise ConfigError(f"env={config.env.name}: its train queries hold no 'messages' and 'output' to learn from")
+    held = choose(demonstrations(config, "heldout"), config.sft.validation_samples) if config.sft.validate_every else []
+    if config.sft.validate_every and not held:
+        console.print(f"sft: the held-out queries of env={config.env.name} hold no 'output', so there is no validation loss")
+    await fine_tune(runtime, shown, held, metrics)
+    export = run_dir / "sft"
+    what = await export_model(export, runtime.learners, config.model.path, config.cluster.start_timeout_s)
+    console.print(f"sft: exported to {export} ({what}; reloads in transformers; not tried in vLLM: SFT has no engines)")
     return export
 
 

@@ -60,6 +60,8 @@ class AlgoConfig:
     max_failed_share: float
     max_nonfinite_steps: int
     checkpoint_every: int
+    keep_checkpoints: int | None
+    keep_best: int
     evaluate_every: int
 
 
@@ -98,6 +100,10 @@ def check_algo(a: AlgoConfig) -> None:
         )
     if not 0 <= a.max_failed_share < 1:
         raise ConfigError(f"algo.max_failed_share={a.max_failed_share} must be a share from 0 to below 1")
+    if a.keep_checkpoints is not None and a.keep_checkpoints < 1:
+        raise ConfigError(f"algo.keep_checkpoints={a.keep_checkpoints} must be at least 1, or null: all of them")
+    if a.keep_best < 0:
+        raise ConfigError(f"algo.keep_best={a.keep_best} must be 0 or the number of best checkpoints to keep beside the newest")
     check_optimizer("algo", a.optimizer)
     _check_loss(a)
 

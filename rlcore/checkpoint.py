@@ -1,23 +1,29 @@
 """Run folders and checkpoints. Everything is written beside its place and renamed into it.
 
-runs/<id>/config.yaml  metrics.jsonl  trajectories.jsonl  checkpoints/step-000010/{run.json, state/...}  export/
+runs/<id>/config.yaml  metrics.jsonl  trajectories.jsonl  checkpoints/{index.json, step-000010/{run.json, state/...}}  export/
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import yaml
 
 from rlcore.config import Config
-from rlcore.errors import ConfigError, deadline
+from rlcore.errors import ConfigError, RunFailed, deadline
+from rlcore.model import weights_fingerprint
+
+POLL_S = 0.1  # between questions whether a checkpoint is written
+GRACE_S = 60.0
 
 
 def make_run_dir(config: Config) -> Path:
@@ -54,7 +60,7 @@ class RunState:
     """What the driver must remember: the next step, the query cursor, the weights' version, the W&B run.
 
     `position` and `done` are QueryCursor's: what was in flight is drawn again, with the current weights. `settings` are those
-    a resumed run must share, or its steps would not be the ones the first run would have taken.
+    a resumed run must share, or its steps would not be the ones the first run would have taken; `started_from` is the model.
     """
 
     step: int = 0
@@ -63,37 +69,118 @@ class RunState:
     version: int = -1
     wandb_id: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    started_from: str = ""
 
 
-def run_settings(c: Config) -> dict[str, Any]:
-    """What decides the queries, samples and shapes of a run: a resumed one must agree."""
+def first_state(c: Config, model: str, version: int = -1) -> RunState:
+    """The state of a run that starts from `model`, whose weights are fingerprinted: frozen ones are in no checkpoint."""
+    return RunState(version=version, settings=run_settings(c, model), started_from=model)
+
+
+def run_settings(c: Config, model: str) -> dict[str, Any]:
+    """What decides the queries, samples and losses of a run: a resumed one must agree."""
+    reference = (c.algo.kl.reference or model) if c.algo.kl.coef else None
     return {
         "seed": c.seed,
         "model.name": c.model.name,
         "model.train_layers": c.model.train_layers,
         "model.lora": asdict(c.model.lora) if c.model.lora else None,
-        "model.path": c.model.path if c.model.lora else None,  # a checkpoint has the adapter only: it fits one model
         "env.name": c.env.name,
         "env.args": c.env.args,
         "env.queries.args": c.env.queries.args,
         "algo.queries_per_step": c.algo.queries_per_step,
         "algo.group_size": c.algo.group_size,
-        "cluster.learner_ranks": c.cluster.learner_ranks,
+        "weights of model.path": weights_fingerprint(model) or model,
+        "weights of algo.kl.reference": reference and (weights_fingerprint(reference) or reference),
     }
 
 
-async def save_checkpoint(run_dir: Path, learners: list[Any], state: RunState, timeout_s: float) -> Path:
-    """Save learner and driver state together; the folder appears under its name only when it is whole."""
-    final = run_dir / "checkpoints" / f"step-{state.step:06d}"
-    temporary = final.with_name(final.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    async with deadline("saving a checkpoint", timeout_s, "cluster.start_timeout_s"):
-        await asyncio.gather(*(a.save.remote(str(temporary)) for a in learners))
-    write_atomic(temporary / "run.json", json.dumps(asdict(state)))
-    shutil.rmtree(final, ignore_errors=True)
-    temporary.rename(final)
-    return final
+class Checkpoints:
+    """The checkpoints of a run, written while training goes on, one at a time; the newest and the best are kept.
+
+        save: learners copy to host memory -> (their threads write into step-000010.tmp) -> run.json -> renamed -> others removed
+
+    `index.json` beside them says which is best, and the held-out reward of each that had an evaluation at its step. Only what
+    this run wrote is ever removed. As a context, it waits for the last writing; a run that fails gives it `GRACE_S`.
+    """
+
+    def __init__(self, run_dir: Path, learners: list[Any], keep: int | None, keep_best: int, timeout_s: float) -> None:
+        self._folder, self._learners = run_dir / "checkpoints", learners
+        self._keep, self._keep_best, self._timeout_s = keep, keep_best, timeout_s
+        self._writing: asyncio.Task[None] | None = None
+        self._begun = -1
+        self._steps: list[int] = []
+        self._rewards: dict[int, float] = {}
+
+    async def __aenter__(self) -> Checkpoints:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            await self.wait()
+        elif issubclass(kind, Exception) and self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=GRACE_S)
+
+    async def save(self, state: RunState) -> None:
+        """Copy learner and driver state and begin to write them, once the one before is written. The same step is saved once."""
+        if state.step == self._begun:
+            return
+        await self.wait()
+        temporary = self._folder / f"{_name(state.step)}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        async with deadline("copying a checkpoint to host memory", self._timeout_s, "cluster.start_timeout_s"):
+            await asyncio.gather(*(a.save.remote(str(temporary / "state")) for a in self._learners))
+        self._begun = state.step
+        self._writing = asyncio.create_task(self._land(state.step, temporary, json.dumps(asdict(state))))
+
+    async def _land(self, step: int, temporary: Path, state: str) -> None:
+        """Wait for every rank's file; then the folder appears under its name."""
+        try:
+            while not all(await asyncio.gather(*(a.saved.remote() for a in self._learners))):  # noqa: ASYNC110 - they are actors
+                await asyncio.sleep(POLL_S)
+            write_atomic(temporary / "run.json", state)
+            os.replace(temporary, self._folder / _name(step))
+        except OSError as error:  # also one that a learner's thread met
+            raise RunFailed(f"the checkpoint of step {step} could not be written: {getattr(error, 'cause', error)}") from error
+        self._steps.append(step)
+        self._tidy()
+
+    def check(self) -> None:
+        """Raises RunFailed when the last checkpoint could not be written."""
+        if self._writing is not None and self._writing.done():
+            self._writing.result()
+
+    async def wait(self) -> None:
+        """Wait until what was begun is written. Raises RunFailed when it could not be."""
+        if self._writing is not None:
+            async with deadline("writing a checkpoint", self._timeout_s, "cluster.start_timeout_s"):
+                await self._writing
+
+    def scored(self, step: int, reward: float) -> None:
+        """The held-out reward of an evaluation made at `step`."""
+        if math.isfinite(reward):
+            self._rewards[step] = reward
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove all but the newest and the best, and write the index."""
+        ranked = sorted((s for s in self._steps if s in self._rewards), key=lambda s: (self._rewards[s], s), reverse=True)
+        newest = self._steps if self._keep is None else self._steps[-self._keep :]
+        kept = {*newest, *ranked[: self._keep_best]}
+        for step in set(self._steps) - kept:
+            doomed = self._folder / f"{_name(step)}.tmp"  # never half a checkpoint under a checkpoint's name
+            (self._folder / _name(step)).rename(doomed)
+            shutil.rmtree(doomed)
+        self._steps = [s for s in self._steps if s in kept]
+        if self._steps:
+            rewards = {_name(s): self._rewards.get(s) for s in self._steps}
+            best = _name(ranked[0]) if ranked else None
+            write_atomic(self._folder / "index.json", json.dumps({"best": best, "heldout_reward": rewards}, indent=2))
+
+
+def _name(step: int) -> str:
+    return f"step-{step:06d}"
 
 
 def read_state(folder: str, config: Config) -> RunState:
@@ -105,22 +192,25 @@ def read_state(folder: str, config: Config) -> RunState:
         state = RunState(**json.loads(path.read_text()))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"resume={folder!r}: {path} is damaged: {error}") from error
-    settings = run_settings(config)
+    settings = run_settings(config, config.model.path)
     for name, value in state.settings.items():
         if settings.get(name) != value:
-            raise ConfigError(f"resume={folder!r} is of a run with {name}={value!r}, but now it is {settings.get(name)!r}")
+            raise ConfigError(
+                f"resume={folder!r} is of a run with {name}={value!r}, but now it is {settings.get(name)!r} "
+                f"(that run started from model.path={state.started_from})"
+            )
     return state
 
 
 async def load_checkpoint(folder: str, learners: list[Any], timeout_s: float) -> None:
     """Restore model, optimizer, schedule and RNG of every learner rank."""
-    source = os.path.abspath(folder)  # noqa: ASYNC240 - workers have another working directory; nothing is read here
+    source = os.path.join(os.path.abspath(folder), "state")  # noqa: ASYNC240 - workers have another working directory
     async with deadline("loading the checkpoint", timeout_s, "cluster.start_timeout_s"):
         await asyncio.gather(*(a.load.remote(source) for a in learners))
 
 
-async def export_model(folder: Path, learners: list[Any], tokenizer_from: str, timeout_s: float) -> Path:
-    """A Hugging Face folder of the learner's weights, checked by reloading."""
+async def export_model(folder: Path, learners: list[Any], tokenizer_from: str, timeout_s: float) -> str:
+    """A Hugging Face folder of the learner's weights, checked by reloading. Returns its dtype and number of tensors, in words."""
     async with deadline("exporting the model", timeout_s, "cluster.start_timeout_s"):
-        await asyncio.gather(*(a.export.remote(str(folder), tokenizer_from) for a in learners))
-    return folder
+        written = await asyncio.gather(*(a.export.remote(str(folder), tokenizer_from) for a in learners))
+    return str(written[0])

@@ -110,7 +110,7 @@ def memory_estimate(c: Config) -> list[str]:
     gib = 2.0**30
     return [
         f"memory: engine {weights / gib:.2f} GiB + KV cache {c.cluster.kv_cache_gib} GiB; "
-        f"learner rank {learner / gib:.2f} GiB + activations"
+        f"learner rank {learner / gib:.2f} GiB + activations, and {1.5 * moments / gib:.2f} GiB while a checkpoint is written"
     ]
 
 

@@ -112,13 +112,18 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class SftConfig:
-    """Supervised fine-tuning on responses. `data` is called with split= and returns conversations (see rlcore/sft.py)."""
+    """Supervised fine-tuning on the responses of an environment's train queries (see rlcore/sft.py).
+
+    Every `validate_every` steps (0: never) and after the last, the loss of `validation_samples` held-out responses is logged.
+    """
 
     steps: int
     batch_size: int
     row_tokens: int
     aggregation: str
     optimizer: OptimizerConfig
+    validate_every: int
+    validation_samples: int
 
 
 @dataclass(frozen=True)
@@ -220,6 +225,7 @@ def check_config(c: Config) -> None:
     for name, value in [
         ("cluster.engines", c.cluster.engines), ("cluster.learner_ranks", c.cluster.learner_ranks),
         ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size), ("evaluate.queries", c.evaluate.queries),
+        ("sft.validation_samples", c.sft.validation_samples),
         ("evaluate.samples", c.evaluate.samples), ("cluster.reward_workers", c.cluster.reward_workers),
         ("cluster.max_num_seqs", c.cluster.max_num_seqs),
         ("trajectories.concurrency", c.trajectories.concurrency),
@@ -241,11 +247,16 @@ def check_config(c: Config) -> None:
                 f"{name}={share} is not divisible by cluster.learner_ranks={ranks}; "
                 f"{name}={fits} would work, or cluster.learner_ranks in {{{divisors}}}"
             )
+    if c.sft.validate_every < 0:
+        raise ConfigError(f"sft.validate_every={c.sft.validate_every} must be 0 (never) or a number of steps")
     check_aggregation("sft.aggregation", c.sft.aggregation)
     check_optimizer("sft", c.sft.optimizer)
     owned = sorted(DEEPSPEED_OWNED & c.deepspeed.keys())
     if owned:
         raise ConfigError(f"deepspeed.{owned[0]} is the framework's own, as are {sorted(DEEPSPEED_OWNED)}; see algo, sft, model")
+    for part in ("offload_optimizer", "offload_param"):
+        if (c.deepspeed.get("zero_optimization", {}).get(part) or {}).get("device") == "nvme":
+            raise ConfigError(f"deepspeed.zero_optimization.{part}.device=nvme: checkpoints do not reach there; cpu works")
     k = c.cluster
     longest = 2 * k.trajectory_timeout_s + k.reward_timeout_s  # a rollout may be tried twice
     if k.step_timeout_s < longest:

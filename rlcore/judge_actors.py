@@ -13,8 +13,8 @@ from typing import Any, NoReturn, TypeVar
 
 from rlcore.cluster import ServiceProxy, start_service
 from rlcore.errors import ConfigError, InfrastructureFailure, RunFailed
-from rlcore.judge_cache import weights_fingerprint
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, read_key
+from rlcore.model import weights_fingerprint
 
 T = TypeVar("T")
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 import sqlite3
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import diskcache
@@ -33,15 +32,6 @@ def content_key(**content: Any) -> str:
     """SHA-256 of JSON data, whatever the order of its keys. Raises ValueError or RecursionError for what JSON cannot hold."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def weights_fingerprint(model: str) -> str:
-    """Of the model in a folder: its config.json, and names, sizes and times of its weights. "" for one elsewhere."""
-    folder = Path(model)
-    if not (folder / "config.json").is_file():
-        return ""
-    weights = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.glob("*.safetensors"))]
-    return content_key(config=(folder / "config.json").read_text(encoding="utf-8"), weights=weights)
 
 
 class JudgeCache:

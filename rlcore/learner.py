@@ -12,8 +12,8 @@ import dataclasses
 import json
 import math
 import os
-import random
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class Learner:
         self._engine: Any = None
         self._reference: Any = None
         self._transfer: Any = None
+        self._writing: Future[None] | None = None
 
     def address(self) -> tuple[str, int]:
         """This node's address and a free port on it, for a rendezvous."""
@@ -223,6 +224,13 @@ class Learner:
         """log p of every token but the first of each sequence, at temperature 1, with the current weights."""
         return [self._score_row(self._engine.module, whole_row(ids), 1.0).tolist() for ids in sequences]
 
+    def sft_loss(self, rows: list[Row]) -> float:
+        """This rank's share of the SFT loss of the rows, with the current weights and without a gradient."""
+        from rlcore.loss import TrainedTokens, sft_loss
+
+        scored = [(row, self._score_row(self._engine.module, row, 1.0)) for row in rows]
+        return sum(sft_loss(logprobs, TrainedTokens.of(row, logprobs.device).weights).item() for row, logprobs in scored)
+
     def tensor_infos(self) -> list[dict[str, Any]]:
         """What a push sends: every parameter once (a tied head is not sent: it is the embedding), in sending order."""
         return [
@@ -258,28 +266,32 @@ class Learner:
                 yield name, merged(parameter, layer)
 
     def save(self, folder: str) -> None:
-        """Every rank: what is trained, optimizer, schedule and rank 0's RNG into `folder` (the caller renames it into place)."""
-        import torch
+        """Every rank: copy its part of optimizer, weights, schedule and RNG to host memory, and begin to write it into `folder`.
 
-        rng = {"python": random.getstate(), "torch": torch.get_rng_state()}
-        adapter = self.options.lora is not None
-        self._engine.save_checkpoint(folder, tag="state", client_state={"rng": rng}, exclude_frozen_parameters=adapter)
+        Training may go on; `saved` says when the file is there. Call it again only then.
+        """
+        from rlcore.learner_state import snapshot, write
+
+        tensors, metadata = snapshot(self._engine)
+        writer = ThreadPoolExecutor(1)
+        self._writing = writer.submit(write, Path(folder), self.rank, tensors, metadata)
+        writer.shutdown(wait=False)
+
+    def saved(self) -> bool:
+        """Whether the last `save` is written. Raises what its writing raised."""
+        assert self._writing is not None, "nothing has been saved"
+        return self._writing.done() and self._writing.result() is None
 
     def load(self, folder: str) -> None:
-        """Every rank: the inverse of `save`. Raises RuntimeError when DeepSpeed finds nothing to load."""
-        import torch
+        """Every rank: the inverse of `save`, also of another number of ranks. Raises RuntimeError when the files do not fit."""
+        from rlcore.learner_state import restore
 
-        path, client = self._engine.load_checkpoint(folder, tag="state", load_module_strict=self.options.lora is None)
-        if path is None:
-            raise RuntimeError(f"DeepSpeed found no checkpoint in {folder}")
-        version, internal, gauss = client["rng"]["python"]
-        random.setstate((version, tuple(internal), gauss))
-        torch.set_rng_state(client["rng"]["torch"])
+        restore(self._engine, Path(folder))
 
-    def export(self, folder: str, tokenizer_from: str) -> None:
+    def export(self, folder: str, tokenizer_from: str) -> str:
         """Every rank takes part; rank 0 writes a Hugging Face folder (safetensors, tied head once) and reloads it to check.
 
-        Written beside and renamed. Raises RuntimeError when the reloaded parameters differ from what was sent.
+        Written beside and renamed. Returns rank 0's words for it. Raises RuntimeError when it does not reload as what was sent.
         """
         from rlcore.export import write_export
 
@@ -287,8 +299,9 @@ class Learner:
         for name, tensor in self._full_tensors():
             if self.rank == 0:
                 state[name] = tensor.detach().to("cpu", copy=True)
-        if self.rank == 0:
-            write_export(self._engine.module.lm, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
+        if self.rank:
+            return ""
+        return write_export(self._engine.module.lm, state, Path(folder), tokenizer_from, self.options.trust_remote_code)
 
 
 def check_on_policy(logprobs: Any, before: Any, dtype: str) -> None:

@@ -20,7 +20,7 @@ import torch
 from rlcore.algo_config import AlgoConfig
 from rlcore.batch import Row, Sample, build_rows, spread_rows, token_weights
 from rlcore.buffer import Buffer, sweep
-from rlcore.checkpoint import RunState, save_checkpoint, write_atomic
+from rlcore.checkpoint import Checkpoints, RunState, write_atomic
 from rlcore.correction import mismatch_figures
 from rlcore.errors import ConfigError, RunFailed, deadline
 from rlcore.loss import PolicyLoss, policy_loss
@@ -35,10 +35,13 @@ T = TypeVar("T")
 
 
 async def train(
-    runtime: Runtime, cursor: QueryCursor, state: RunState, metrics: MetricsWriter, run_dir: Path,
-    evaluate: Callable[[int], Awaitable[None]] | None = None,
+    runtime: Runtime, cursor: QueryCursor, state: RunState, metrics: MetricsWriter, run_dir: Path, checkpoints: Checkpoints,
+    evaluate: Callable[[int], Awaitable[float]] | None = None,
 ) -> None:  # fmt: skip
-    """Run `algo.steps` optimizer steps from `state.step`. The engines must already hold the learner's weights."""
+    """Run `algo.steps` optimizer steps from `state.step`. The engines must already hold the learner's weights.
+
+    `evaluate` returns the held-out reward of what the engines serve.
+    """
     algo = runtime.config.algo
     buffer = Buffer(algo.queries_per_step, algo.max_staleness, algo.groups_in_flight)
     rollouts = runtime.rollouts(algo.temperature, algo.max_tokens, runtime.config.seed)
@@ -80,11 +83,11 @@ async def train(
             figures |= await runtime.judges.figures()
             metrics.log(figures, "rl", state.step)
             _print_step(state.step, algo.steps, figures)
+            checkpoints.check()
             if algo.checkpoint_every and state.step % algo.checkpoint_every == 0:
-                state.wandb_id = metrics.wandb_id
-                await save_checkpoint(run_dir, runtime.learners, state, runtime.config.cluster.start_timeout_s)
+                await checkpoints.save(state)
             if evaluate is not None and algo.evaluate_every and state.step % algo.evaluate_every == 0:
-                await evaluate(state.step)
+                checkpoints.scored(state.step, await evaluate(state.step))
     finally:
         producer.cancel()
         await asyncio.gather(producer, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,26 @@ def linear_shapes(path: str) -> list[tuple[str, int, int]]:
                 if "layers" in parts and parts[-1] == "weight" and len(shape) == 2:
                     shapes.append((parts[-2], *shape))
     return shapes
+
+
+SAMPLES, SAMPLE_BYTES = 64, 64 * 1024
+
+
+def weights_fingerprint(model: str) -> str:
+    """Of the model in a folder: 16 digits of a SHA-256 over its config.json and its weights, "" for a model elsewhere.
+
+    Of each file of weights it takes the size and samples of the content, evenly spread: training changes all of it, and reading
+    everything would take minutes for a large model. Names and times do not count, so a copy has the fingerprint of its original.
+    """
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        return ""
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"|{size}|".encode())
+        with open(path, "rb") as file:
+            for start in sorted({max(0, size - SAMPLE_BYTES) * i // (SAMPLES - 1) for i in range(SAMPLES)}):
+                file.seek(start)
+                digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()[:16]

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import signal
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +22,7 @@ from rlcore.errors import ConfigError, deadline
 from rlcore.judge_actors import Judges
 from rlcore.judge_config import chosen_judges
 from rlcore.metrics import console
-from rlcore.model import end_token_ids, load_tokenizer
+from rlcore.model import end_token_ids, load_tokenizer, weights_fingerprint
 from rlcore.policy import ChatRenderer
 from rlcore.rollout import Rollouts
 from rlcore.sampling import Sampling
@@ -127,7 +128,10 @@ class Runtime:
         if reference is not None:
             same = " (the start of this training)" if reference == model else ""
             held = "under the adapter" if same and self.config.model.lora else "a frozen copy on every rank"
-            console.print(f"reference: {reference}{same}, {held}; {algo.kl.estimator} in the {algo.kl.where}")
+            known = weights_fingerprint(reference) or "unknown: not a local folder"
+            console.print(
+                f"reference: {reference}{same}, {held}; {algo.kl.estimator} in the {algo.kl.where}; fingerprint {known}"
+            )
         elif algo.kl.reference is not None:
             console.print(f"algo.kl.reference={algo.kl.reference} is not used: algo.kl.coef is 0", style="yellow", markup=False)
         if algo.kl.in_loss and algo.kl.estimator == "k1":
@@ -184,9 +188,9 @@ class Runtime:
         )
         await self.sync.connect()
 
-    async def push(self) -> dict[str, float]:
-        """Put the learner's weights into service as the next version."""
-        result = await self.sync.push(self.version + 1)
+    async def push(self, folder: Path | None = None) -> dict[str, float]:
+        """Put the learner's weights into service as the next version; from their export in `folder` instead of over the wire."""
+        result = await self.sync.push(self.version + 1, folder)
         self.version += 1
         return result
 

@@ -5,13 +5,14 @@ The response ids are tokenised once, after the rendered prompt, and end with the
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.batch import Sample, build_rows, token_weights
-from rlcore.config import SftConfig
+from rlcore.batch import Row, Sample, build_rows, spread_rows, token_weights
 from rlcore.environment import Message
-from rlcore.errors import RunFailed
+from rlcore.errors import RunFailed, deadline
+from rlcore.evaluation import EVALUATION_SEED
 from rlcore.metrics import MetricsWriter, console
 from rlcore.policy import ChatRenderer
 from rlcore.queries import epoch_order
@@ -46,35 +47,63 @@ def epochs(kinds: list[str | None], batch_size: int, seed: int) -> Any:
         queue = queue[batch_size:]
 
 
-async def fine_tune(
-    runtime: Runtime, demonstrations: list[Demonstration], config: SftConfig, metrics: MetricsWriter, end_of_turn: int
-) -> None:
-    """Run `config.steps` optimizer steps of SFT on the runtime's learner. Raises ValueError when there is nothing to learn from.
+def choose(demonstrations: list[Demonstration], count: int) -> list[Demonstration]:
+    """`count` of them, their kinds spread evenly; the same in every run."""
+    order = epoch_order([d.kind for d in demonstrations], EVALUATION_SEED, 0)
+    return [demonstrations[i] for i in sorted(order[:count])]
 
-    A demonstration longer than `model.max_model_len` is left out, and their number is printed.
+
+def fitting(demonstrations: list[Demonstration], runtime: Runtime, what: str) -> list[tuple[Sequence, str | None]]:
+    """Sequences and kinds of the demonstrations that `model.max_model_len` allows; how many are too long is printed."""
+    limit, end_of_turn = runtime.config.model.max_model_len, runtime.tokenizer.eos_token_id
+    sequences = [(encode(d, runtime.renderer, end_of_turn), d.kind) for d in demonstrations]
+    kept = [(s, kind) for s, kind in sequences if len(s) <= limit]
+    if len(kept) < len(sequences):
+        console.print(f"sft: {len(sequences) - len(kept)} of {len(sequences)} {what} exceed {limit} tokens and are left out")
+    return kept
+
+
+def rows_of(sequences: list[Sequence], aggregation: str, row_tokens: int) -> list[Row]:
+    samples = [Sample(s, 1.0, n) for n, s in enumerate(sequences)]
+    return build_rows(samples, token_weights(samples, aggregation), row_tokens)
+
+
+async def validation_loss(runtime: Runtime, rows: list[Row]) -> float:
+    """Mean negative log-likelihood of the rows' response tokens when their weights are `token_mean`; no gradient is computed."""
+    shares = spread_rows(rows, len(runtime.learners))
+    async with deadline("the validation loss", runtime.config.cluster.step_timeout_s, "cluster.step_timeout_s"):
+        return sum(await asyncio.gather(*(a.sft_loss.remote(s) for a, s in zip(runtime.learners, shares, strict=True))))
+
+
+async def fine_tune(
+    runtime: Runtime, demonstrations: list[Demonstration], heldout: list[Demonstration], metrics: MetricsWriter
+) -> None:
+    """Run `sft.steps` optimizer steps of SFT on the runtime's learner. Raises ValueError when there is nothing to learn from.
+
+    `heldout` gives the validation loss, every `sft.validate_every` steps and after the last; none is computed without it.
     """
     from rlcore.loop import optimizer_step  # brings torch, which a dry run does not need
 
-    sequences = [encode(d, runtime.renderer, end_of_turn) for d in demonstrations]
-    limit = runtime.config.model.max_model_len
-    kept = [(s, d.kind) for s, d in zip(sequences, demonstrations, strict=True) if len(s) <= limit]
-    if len(kept) < len(sequences):
-        console.print(
-            f"sft: {len(sequences) - len(kept)} of {len(sequences)} demonstrations exceed {limit} tokens and are left out"
-        )
+    config = runtime.config.sft
+    kept = fitting(demonstrations, runtime, "demonstrations")
     if not kept:
         raise ValueError("sft: there are no demonstrations to learn from")
+    unseen = [s for s, _ in fitting(heldout, runtime, "held-out demonstrations")]
+    validation = rows_of(unseen, "token_mean", config.row_tokens)
     batches = epochs([kind for _, kind in kept], config.batch_size, runtime.config.seed)
     for step in range(1, config.steps + 1):
-        samples = [Sample(kept[i][0], 1.0, n) for n, i in enumerate(next(batches))]
-        rows = build_rows(samples, token_weights(samples, config.aggregation), config.row_tokens)
+        rows = rows_of([kept[i][0] for i in next(batches)], config.aggregation, config.row_tokens)
         figures = await optimizer_step(runtime, rows, loss=None)
         if figures["nonfinite"]:
             raise RunFailed(f"sft: the gradient of step {step} is not finite ({figures['grad_norm']})")
         figures["tokens_per_s"] = figures["row_tokens"] / figures["train_s"]
+        validated = bool(validation) and (step % config.validate_every == 0 or step == config.steps)
+        if validated:
+            figures["validation_loss"] = await validation_loss(runtime, validation)
         metrics.log(figures, "sft", step)
-        if step % max(1, config.steps // 20) == 0 or step == 1:
+        if validated or step % max(1, config.steps // 20) == 0 or step == 1:
+            told = f"  validation {figures['validation_loss']:.3f} over {len(unseen)}" if validated else ""
             console.print(
                 f"sft {step:>4}/{config.steps}  loss {figures['loss']:.3f}  grad {figures['grad_norm']:.2f}  "
-                f"{figures['tokens_per_s']:.0f} tokens/s"
+                f"{figures['tokens_per_s']:.0f} tokens/s{told}"
             )

@@ -8,16 +8,22 @@ would silently go on multiplying by its old packed copy.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
 import torch
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.transformers_utils.config import get_config
 
 from rlcore.weights import BroadcastGroup, TensorInfo, receive_buckets
+
+# Of a model's config, what its export says of itself, and how to load it.
+MAY_DIFFER = {"_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"}
 
 
 @dataclasses.dataclass
@@ -33,9 +39,10 @@ class InitInfo(WeightTransferInitInfo):
 
 @dataclasses.dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """The tensors in the order they are broadcast, each as the fields of a TensorInfo."""
+    """The tensors in the order they are broadcast, each as the fields of a TensorInfo; or a model's folder to read instead."""
 
     tensors: list[dict[str, Any]]
+    folder: str | None = None
 
 
 class RlcoreTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -59,9 +66,24 @@ class RlcoreTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
+        if update_info.folder is not None:
+            self.model.load_weights(self._stored_weights(update_info.folder))
+            return
         assert self.group is not None, "join_transfer comes before the first push"
         for bucket in receive_buckets(self.group, [TensorInfo(**t) for t in update_info.tensors]):
             self.model.load_weights(bucket)
+
+    def _stored_weights(self, folder: str) -> Any:
+        """(name, tensor) as vLLM's own loader reads them. Raises RuntimeError when the folder's config is of another model."""
+        config = get_config(folder, trust_remote_code=self.model_config.trust_remote_code).to_dict()
+        running = self.model_config.hf_config.to_dict()
+        differing = sorted(k for k in config.keys() & running.keys() - MAY_DIFFER if config[k] != running[k])
+        if differing:
+            told = ", ".join(f"{k} {config[k]!r}, not {running[k]!r}" for k in differing)
+            raise RuntimeError(f"{folder} is another model than the one that runs: {told}")
+        stored = copy.copy(self.model_config)
+        stored.model, stored.model_weights, stored.revision = folder, "", None
+        return get_model_loader(self.vllm_config.load_config).get_all_weights(stored, self.model)
 
     def finish_weight_update(self) -> None:
         head = self._tied_head()

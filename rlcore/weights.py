@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -147,14 +148,19 @@ class WeightSync:
             await asyncio.gather(*joins)
             self._tensors = await self._learners[0].tensor_infos.remote()
 
-    async def push(self, version: int) -> dict[str, float]:
-        """Put the learner's weights into service as `version`. On any failure the engines are left paused."""
+    async def push(self, version: int, folder: Path | None = None) -> dict[str, float]:
+        """Put the learner's weights into service as `version`. On any failure the engines are left paused.
+
+        With `folder` the engines read them from that export, as they would at a start: the probe then is of what was written.
+        """
+        source = {"tensors": self._tensors} if folder is None else {"tensors": [], "folder": str(folder)}
+        senders = [] if folder is not None else self._learners
         began = time.monotonic()
         async with deadline(f"pushing version {version}", self._timeout_s, "cluster.push_timeout_s"):
             await self._all("pause")
             await asyncio.gather(
-                *(learner.send_weights.remote() for learner in self._learners),
-                *(e.receive_weights.remote({"tensors": self._tensors}, version) for e in self._engines),
+                *(learner.send_weights.remote() for learner in senders),
+                *(e.receive_weights.remote(source, version) for e in self._engines),
             )
             held = await self._all("held_version")
             if any(h != version for h in held):

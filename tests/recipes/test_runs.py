@@ -37,7 +37,7 @@ def metrics(run_dir: Path, stage: str) -> list[dict]:
 def interrupted(tmp_path_factory) -> Path:
     """atomic_rl, synchronous, with a checkpoint after every second step, ended by Ctrl-C after the third."""
     folder = tmp_path_factory.mktemp("runs") / "interrupted"
-    overrides = [*SMALL, "algo.steps=1000", "algo.checkpoint_every=2", f"run_dir={folder}", LR]
+    overrides = [*SMALL, "algo.steps=1000", "algo.checkpoint_every=2", "algo.keep_checkpoints=null", f"run_dir={folder}", LR]
     # A shell's background jobs ignore SIGINT, and their children inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with open(folder.with_suffix(".log"), "w") as log:
@@ -95,9 +95,10 @@ def test_minimal_computes_the_same_advantages_losses_and_gradients(interrupted, 
         assert [m["advantage"] for m in members] == pytest.approx(advantages([m["reward"]["value"] for m in members]), abs=1e-4)
 
 
-def test_a_resumed_run_takes_the_step_the_first_one_took_and_exports(interrupted, tmp_path):
+def test_a_run_resumed_by_two_ranks_takes_the_step_the_first_one_took_and_exports(interrupted, tmp_path):
     checkpoint = interrupted / "checkpoints" / "step-000002"
-    done = run("atomic_rl", *SMALL, "algo.steps=3", f"resume={checkpoint}", f"run_dir={tmp_path}/r", LR)
+    ranks = ["cluster.learner_ranks=2", "cluster.learner_threads=1"]
+    done = run("atomic_rl", *SMALL, *ranks, "algo.steps=3", f"resume={checkpoint}", f"run_dir={tmp_path}/r", LR)
     assert "resumed: step 2, 4 queries done" in done.stdout
     (row,) = metrics(tmp_path / "r", "rl")
     wanted = metrics(interrupted, "rl")[2]
@@ -107,6 +108,9 @@ def test_a_resumed_run_takes_the_step_the_first_one_took_and_exports(interrupted
     from transformers import AutoModelForCausalLM
 
     AutoModelForCausalLM.from_pretrained(tmp_path / "r" / "export")
+    assert "reloads in transformers, and in vLLM to within" in done.stdout
+    index = json.loads((tmp_path / "r" / "checkpoints" / "index.json").read_text())
+    assert index["best"] == "step-000003" and index["heldout_reward"]["step-000003"] > 0
 
 
 def test_the_smoke_run_with_two_ranks_and_staleness_one(tmp_path):
@@ -117,7 +121,8 @@ def test_the_smoke_run_with_two_ranks_and_staleness_one(tmp_path):
     folder = tmp_path / "s"
     rows = metrics(folder, "rl")
     assert len(rows) == 2 and all(r["parity"] < 1e-3 and r["staleness_max"] <= 1 for r in rows)
-    assert len(metrics(folder, "sft")) == 2
+    sft = metrics(folder, "sft")
+    assert len(sft) == 2 and "validation_loss" not in sft[0] and sft[1]["validation_loss"] > 0
     assert {"before SFT", "after SFT", "after RL"} <= {
         json.loads(r)["stage"] for r in (folder / "metrics.jsonl").read_text().splitlines()
     }

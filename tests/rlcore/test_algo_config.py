@@ -37,6 +37,8 @@ ALGO = composed().algo
         ({"kl": KL(0.1, where="reward")}, "differences of KL would be scaled to full advantages"),
         ({"entropy_coef": -0.1}, "algo.entropy_coef=-0.1 must be 0"),
         ({"max_failed_share": 1.0}, "algo.max_failed_share=1.0 must be a share from 0 to below 1"),
+        ({"keep_checkpoints": 0}, "algo.keep_checkpoints=0 must be at least 1, or null"),
+        ({"keep_best": -1}, "algo.keep_best=-1"),
         ({"max_nonfinite_steps": 0}, "algo.max_nonfinite_steps=0 must be at least 1"),
     ],
 )

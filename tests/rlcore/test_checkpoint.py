@@ -1,13 +1,16 @@
-"""What a checkpoint says about the run it is of."""
+"""What a checkpoint says about the run it is of; when checkpoints are written, kept and removed."""
 
+import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from recipes.common import begin
-from rlcore.checkpoint import RunState, read_state, run_settings
-from rlcore.errors import ConfigError
+from rlcore.checkpoint import Checkpoints, RunState, first_state, read_state
+from rlcore.errors import ConfigError, RunFailed
 from tests.rlcore.test_config import composed
 
 SMALL = ["model=tiny", "env=vowels"]
@@ -20,8 +23,8 @@ def checkpoint(folder, text: str) -> str:
 
 def test_the_state_comes_back_for_a_run_with_the_same_settings(tmp_path):
     config = composed(*SMALL)
-    state = RunState(step=4, position=9, done=[8], version=4, wandb_id="w", settings=run_settings(config))
-    assert read_state(checkpoint(tmp_path, json.dumps(asdict(state))), config) == state
+    state = replace(first_state(config, config.model.path), step=4, position=9, done=[8], version=4, wandb_id="w")
+    assert read_state(checkpoint(tmp_path, json.dumps(asdict(state))), composed(*SMALL, "cluster.learner_ranks=2")) == state
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,7 @@ def test_the_state_comes_back_for_a_run_with_the_same_settings(tmp_path):
     ],
 )
 def test_other_settings_are_refused_by_name(tmp_path, override, message):
-    state = RunState(settings=run_settings(composed(*SMALL)))
+    state = first_state(composed(*SMALL), "some/model")
     with pytest.raises(ConfigError, match=message):
         read_state(checkpoint(tmp_path, json.dumps(asdict(state))), composed(*SMALL, override))
 
@@ -49,3 +52,131 @@ def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
 def test_an_input_that_a_recipe_does_not_read_is_refused(name):
     with pytest.raises(ConfigError, match=f"recipes.test does not use {name}"):
         begin(composed(*SMALL, f"{name}=some/folder"))
+
+
+def model_folder(folder: Path, weights: bytes) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(weights)
+    return str(folder)
+
+
+def test_other_weights_at_the_start_or_in_the_reference_are_refused(tmp_path):
+    one, same, other = (model_folder(tmp_path / name, weights) for name, weights in [("a", b"x"), ("b", b"x"), ("c", b"y")])
+    first = composed(*SMALL, f"model.path={one}", "algo.kl.coef=0.1")
+    folder = checkpoint(tmp_path, json.dumps(asdict(first_state(first, one))))
+    read_state(folder, composed(*SMALL, f"model.path={same}", "algo.kl.coef=0.1"))
+    with pytest.raises(ConfigError, match=f"weights of model.path=.*started from model.path={one}"):
+        read_state(folder, composed(*SMALL, f"model.path={other}", "algo.kl.coef=0.1", f"algo.kl.reference={one}"))
+    with pytest.raises(ConfigError, match="weights of algo.kl.reference="):
+        read_state(folder, composed(*SMALL, f"model.path={one}", "algo.kl.coef=0.1", f"algo.kl.reference={other}"))
+
+
+class FakeRank:
+    """A learner's side of saving: `saved` answers after `writing` is set; then the file is there, or `fault` is raised."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.writing, self.fault, self.folder, self.saves = asyncio.Event(), fault, Path(), 0
+        self.writing.set()
+        self.save, self.saved = SimpleNamespace(remote=self._save), SimpleNamespace(remote=self._saved)
+
+    async def _save(self, folder: str) -> None:
+        self.folder, self.saves = Path(folder), self.saves + 1
+
+    async def _saved(self) -> bool:
+        if self.writing.is_set():
+            if self.fault is not None:
+                raise self.fault
+            self.folder.mkdir(exist_ok=True)
+        return self.writing.is_set()
+
+
+def written(folder: Path) -> list[str]:
+    return sorted(p.name for p in (folder / "checkpoints").iterdir())
+
+
+def run_of(folder: Path, rewards: dict[int, float], keep: int | None, keep_best: int) -> list[str]:
+    """Five steps, each saved, some evaluated."""
+
+    async def main() -> None:
+        async with Checkpoints(folder, [FakeRank()], keep, keep_best, 5.0) as checkpoints:
+            for step in range(1, 6):
+                await checkpoints.save(RunState(step))
+                if step in rewards:
+                    checkpoints.scored(step, rewards[step])
+
+    asyncio.run(main())
+    return [int(name.split("-")[1]) for name in written(folder) if name.startswith("step")]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "keep", "keep_best", "wanted", "best"),
+    [
+        ({}, 2, 1, [4, 5], None),
+        ({}, None, 0, [1, 2, 3, 4, 5], None),
+        ({1: 0.1, 2: 0.3, 3: 0.2}, 2, 1, [2, 4, 5], "step-000002"),
+        ({1: 0.1, 2: 0.3, 3: 0.2}, 1, 2, [2, 3, 5], "step-000002"),
+        ({1: 0.3, 4: float("nan")}, 1, 0, [5], None),
+        ({1: 0.1, 5: 0.3}, 1, 1, [5], "step-000005"),
+    ],
+)
+def test_the_newest_and_the_best_are_kept(tmp_path, rewards, keep, keep_best, wanted, best):
+    assert run_of(tmp_path, rewards, keep, keep_best) == wanted
+    index = json.loads((tmp_path / "checkpoints" / "index.json").read_text())
+    assert index["best"] == best and list(index["heldout_reward"]) == [f"step-{s:06d}" for s in wanted]
+    assert not [name for name in written(tmp_path) if name.endswith(".tmp")]
+
+
+def test_training_goes_on_while_ranks_write_and_the_folder_appears_when_the_last_is_done(tmp_path):
+    async def main() -> None:
+        ranks = [FakeRank(), FakeRank()]
+        checkpoints = Checkpoints(tmp_path, ranks, 2, 1, 5.0)
+        ranks[1].writing.clear()
+        state = RunState(step=1)
+        await checkpoints.save(state)  # does not wait for the writing
+        state.step = 2
+        await asyncio.sleep(0.2)
+        assert written(tmp_path) == ["step-000001.tmp"]
+        following = asyncio.ensure_future(checkpoints.save(state))
+        await asyncio.sleep(0.05)
+        assert ranks[0].saves == 1  # one at a time
+        ranks[1].writing.set()
+        await following
+        await checkpoints.save(state)
+        await checkpoints.wait()
+        assert written(tmp_path) == ["index.json", "step-000001", "step-000002"] and ranks[0].saves == 2
+        assert json.loads((tmp_path / "checkpoints" / "step-000001" / "run.json").read_text())["step"] == 1
+
+    asyncio.run(main())
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_the_cause(tmp_path):
+    async def main() -> None:
+        checkpoints = Checkpoints(tmp_path, [FakeRank(), FakeRank(OSError(28, "No space left on device"))], 2, 1, 5.0)
+        await checkpoints.save(RunState(step=3))
+        await asyncio.sleep(0.05)
+        checkpoints.check()
+
+    with pytest.raises(RunFailed, match="the checkpoint of step 3 could not be written: .*No space left on device"):
+        asyncio.run(main())
+    assert written(tmp_path) == ["step-000003.tmp"]
+
+
+def test_a_run_that_fails_still_gets_its_last_checkpoint_and_one_that_hangs_a_deadline(tmp_path):
+    async def fails() -> None:
+        async with Checkpoints(tmp_path, [FakeRank()], 2, 1, 5.0) as checkpoints:
+            await checkpoints.save(RunState(step=1))
+            raise RunFailed("the judge is lost")
+
+    with pytest.raises(RunFailed, match="the judge is lost"):
+        asyncio.run(fails())
+    assert "step-000001" in written(tmp_path)
+
+    async def hangs() -> None:
+        rank = FakeRank()
+        rank.writing.clear()
+        async with Checkpoints(tmp_path, [rank], 2, 1, 0.1) as checkpoints:
+            await checkpoints.save(RunState(step=2))
+
+    with pytest.raises(RunFailed, match="writing a checkpoint did not end within 0.1 s"):
+        asyncio.run(hangs())

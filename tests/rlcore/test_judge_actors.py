@@ -17,8 +17,8 @@ import pytest
 from rlcore import judge_actors
 from rlcore.errors import InfrastructureFailure, RunFailed
 from rlcore.judge_actors import Judges
-from rlcore.judge_cache import weights_fingerprint
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, JudgeLimitsConfig, LocalJudgeConfig
+from rlcore.model import weights_fingerprint
 from rlcore.targets import Target
 from rlcore.types import Outcome, Query, RewardResult, Trajectory
 from tests.rlcore.judge_stub import virtual

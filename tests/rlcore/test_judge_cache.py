@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from rlcore.errors import ConfigError
 from rlcore.judge import JudgeReply
-from rlcore.judge_cache import JudgeCache, content_key, weights_fingerprint
+from rlcore.judge_cache import JudgeCache, content_key
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, LocalJudgeConfig
 from rlcore.judge_pool import JudgePool
 from tests.rlcore.judge_stub import GOOD, Stub, answers, ask, completion, pool, virtual
@@ -49,19 +48,6 @@ def test_a_judge_of_ours_with_other_weights_or_arguments_is_another(monkeypatch,
         False, True, False, False, False, False
     ]  # fmt: skip
     assert len(stub.arrived) == 5
-
-
-def test_the_fingerprint_is_of_configuration_and_weights(tmp_path):
-    def written(name: str, text: str) -> str:
-        (tmp_path / name).write_text(text)
-        return weights_fingerprint(str(tmp_path))
-
-    assert written("model.safetensors", "x") == "" == weights_fingerprint("some/model")  # no config.json: no model
-    first = written("config.json", "{}")
-    assert first == written("notes.txt", "x") != ""
-    os.utime(tmp_path / "model.safetensors", (1, 1))
-    later = weights_fingerprint(str(tmp_path))
-    assert len({first, later, written("model-2.safetensors", "x"), written("config.json", "{ }")}) == 4
 
 
 @pytest.mark.parametrize("reply", [completion("4", finish="length"), completion("")])

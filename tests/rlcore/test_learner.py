@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlcore.batch import Sample, build_rows, spread_rows, token_weights, whole_row
+from rlcore.checkpoint import Checkpoints, RunState, load_checkpoint
 from rlcore.config import LoraConfig
 from rlcore.kl import KL
 from rlcore.loop import combine
@@ -44,6 +45,19 @@ async def steps(actors, count: int, budget: int = 64) -> list[dict[str, float]]:
     return figures
 
 
+async def saved(actors, folder) -> str:
+    """The folder of a checkpoint of these ranks."""
+    async with Checkpoints(folder, actors, None, 0, 60.0) as checkpoints:
+        await checkpoints.save(RunState(step=1))
+    return str(folder / "checkpoints" / "step-000001")
+
+
+async def loaded(actors, checkpoint: str) -> list[float]:
+    """Load a checkpoint; log-probabilities of PROBE under it."""
+    await load_checkpoint(checkpoint, actors, 60.0)
+    return (await asyncio.gather(*(a.score.remote(PROBE) for a in actors)))[0][0]
+
+
 def one_step(model, lr: float, loss: PolicyLoss) -> float:
     """The step of `steps` on a model in this process: AdamW without decay, gradients clipped at 1. Returns their norm before."""
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -55,6 +69,13 @@ def one_step(model, lr: float, loss: PolicyLoss) -> float:
     norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
     optimizer.step()
     return norm.item()
+
+
+async def restarted(actors, stage: int):
+    """The GridLearners with a fresh engine of a ZeRO stage."""
+    host, port = await actors[0].address.remote()
+    await asyncio.gather(*(a.restart.remote(stage, host, port) for a in actors))
+    return actors
 
 
 async def close(actors) -> None:
@@ -72,13 +93,13 @@ def reference(ray_cluster, tiny, loop, tmp_path_factory):
     async def main():
         actors = await start_learners(learner_options(tiny))
         figures = await steps(actors, 1)
-        await actors[0].save.remote(str(folder / "checkpoint"))
-        await actors[0].export.remote(str(folder / "export"), tiny)
+        checkpoint = await saved(actors, folder)
+        told = await actors[0].export.remote(str(folder / "export"), tiny)
         exported = await actors[0].score.remote(PROBE)
         figures += await steps(actors, 2)
         scores = await actors[0].score.remote(PROBE)
         await close(actors)
-        return SimpleNamespace(folder=folder, figures=figures, exported=exported, scores=scores)
+        return SimpleNamespace(folder=folder, checkpoint=checkpoint, figures=figures, exported=exported, scores=scores, told=told)
 
     return loop.run(main())
 
@@ -107,31 +128,60 @@ def plain_gradient(model: str) -> torch.Tensor:
 BUDGETS = (1, 32, 1000)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_ranks_stages_and_micro_batches_do_not_change_the_gradient_or_the_steps(reference, tiny, loop, ranks):
+@pytest.fixture(scope="module")
+def grid(ray_cluster, tiny, loop):
+    """GridLearners by their number of ranks."""
     from rlcore.learner import start_learner_actors
 
+    made = {ranks: start_learner_actors(learner_options(tiny, ranks=ranks), 0.5, GridLearner) for ranks in (1, 2)}
+    yield made
+    for actors in made.values():
+        loop.run(close(actors))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_stages_and_micro_batches_do_not_change_the_gradient_or_the_steps(reference, grid, tiny, loop, ranks):
     samples = window()
     weights = token_weights(samples, "trajectory_mean")
     wanted = plain_gradient(tiny)
     assert wanted.norm() > 1e-2
 
     async def main():
-        actors = start_learner_actors(learner_options(tiny, ranks=ranks), 0.5, GridLearner)
-        host, port = await actors[0].address.remote()
         for stage in (0, 2, 3):
-            await asyncio.gather(*(a.restart.remote(stage, host, port) for a in actors))
+            actors = await restarted(grid[ranks], stage)
             for budget in BUDGETS:
                 shares = spread_rows(build_rows(samples, weights, budget), ranks)
                 found = await asyncio.gather(*(a.gradients.remote(rows, LOSS) for a, rows in zip(actors, shares, strict=True)))
                 for gradient in found:
                     assert (gradient - wanted).norm() < 1e-5 * wanted.norm(), (stage, budget)
-            await asyncio.gather(*(a.restart.remote(stage, host, port) for a in actors))
-            for got, figures in zip(await steps(actors, 3, 24), reference.figures, strict=True):
+            for got, figures in zip(await steps(await restarted(actors, stage), 3, 24), reference.figures, strict=True):
                 assert got == pytest.approx(figures, rel=1e-4, abs=1e-6), stage
             scores = await asyncio.gather(*(a.score.remote(PROBE) for a in actors))
             assert scores[0][0] == pytest.approx(reference.scores[0], abs=2e-4), stage
-        await close(actors)
+
+    loop.run(main())
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_run_resumes_bit_for_bit_and_by_another_number_of_ranks(grid, loop, tmp_path, stage):
+    async def first(ranks: int):
+        actors = await restarted(grid[ranks], stage)
+        await steps(actors, 1)
+        checkpoint = await saved(actors, tmp_path / str(ranks))
+        scores = (await asyncio.gather(*(a.score.remote(PROBE) for a in actors)))[0][0]
+        return checkpoint, scores, await steps(actors, 2, 24)
+
+    async def resumed(actors, checkpoint: str):
+        return await loaded(actors, checkpoint), await steps(actors, 2, 24)
+
+    async def main():
+        runs = {ranks: await first(ranks) for ranks in (1, 2)}
+        for ranks, (checkpoint, scores, figures) in runs.items():
+            assert await resumed(await restarted(grid[ranks], stage), checkpoint) == (scores, figures)
+            there, again = await resumed(grid[3 - ranks], checkpoint)
+            assert there == pytest.approx(scores, abs=1e-6)
+            for got, wanted in zip(again, figures, strict=True):
+                assert got == pytest.approx(wanted, rel=1e-5, abs=1e-6), (ranks, stage)
 
     loop.run(main())
 
@@ -147,7 +197,7 @@ def another(reference, tiny, loop):
 @pytest.mark.parametrize(("budget", "rel"), [(64, 1e-6), (24, 1e-4)])
 def test_a_checkpoint_restores_model_optimizer_and_schedule(reference, another, loop, budget, rel):
     async def main():
-        await another[0].load.remote(str(reference.folder / "checkpoint"))
+        await loaded(another, reference.checkpoint)
         return await steps(another, 2, budget)
 
     for got, wanted in zip(loop.run(main()), reference.figures[1:], strict=True):
@@ -166,6 +216,7 @@ def test_an_export_reloads_as_the_model_it_was(reference):
 
     model = AutoModelForCausalLM.from_pretrained(reference.folder / "export", dtype=torch.float32)
     assert own_scores(model) == pytest.approx(reference.exported[0], abs=1e-5)
+    assert reference.told == f"float32, {len(list(model.parameters()))} tensors"
     assert not (reference.folder / "export.tmp").exists()
 
 
@@ -188,7 +239,7 @@ async def on_every_rank(actors, weight: float | None = None, loss: PolicyLoss = 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_the_next_step_is_sound(reference, another, loop):
     async def main():
-        await another[0].load.remote(str(reference.folder / "checkpoint"))
+        await loaded(another, reference.checkpoint)
         before = await another[0].score.remote(PROBE)
         bad = await on_every_rank(another, float("nan"))
         return bad, await another[0].score.remote(PROBE) == before, await on_every_rank(another)
@@ -238,14 +289,13 @@ def test_a_sharded_adapter_learns_is_exported_merged_resumes_and_keeps_its_refer
         await on_all("restart", 3, *place)
         start = await on_all("score", PROBE)
         first = await on_every_rank(actors, loss=with_kl, first=True)
-        await on_all("save", str(tmp_path / "checkpoint"))
+        checkpoint = await saved(actors, tmp_path)
         await on_all("export", str(tmp_path / "export"), tiny)
         scores = await on_all("score", PROBE)
         second = await on_every_rank(actors, loss=with_kl)
         assert await on_all("score_reference", [whole_row(PROBE[0])]) == start
         await on_all("restart", 3, *place)
-        await on_all("load", str(tmp_path / "checkpoint"))
-        assert await on_all("score", PROBE) == scores
+        assert await loaded(actors, checkpoint) == scores[0]
         again = await on_every_rank(actors, loss=with_kl)
         await close(actors)
         return first, second, again, scores[0]
@@ -259,5 +309,5 @@ def test_a_sharded_adapter_learns_is_exported_merged_resumes_and_keeps_its_refer
     assert first["kl"] == pytest.approx(0.0, abs=1e-6) and second["kl"] > 1e-4
     names = ("loss", "kl_loss", "grad_norm", "lr")
     assert {k: again[k] for k in names} == pytest.approx({k: second[k] for k in names}, rel=1e-6, abs=1e-9)
-    held = sum(p.stat().st_size for p in (tmp_path / "checkpoint").rglob("*") if p.is_file())
+    held = sum(p.stat().st_size for p in (tmp_path / "checkpoints").rglob("*") if p.is_file())
     assert held < 5e6  # the model alone has 15e6 bytes

@@ -11,7 +11,7 @@ import pytest
 
 from rlcore.batch import Row
 from rlcore.buffer import Buffer
-from rlcore.checkpoint import RunState
+from rlcore.checkpoint import Checkpoints, RunState
 from rlcore.errors import ConfigError, RunFailed
 from rlcore.judge_actors import Judges
 from rlcore.kl import KL
@@ -151,7 +151,8 @@ class FakeRuntime:
 def run_training(runtime, folder):
     logged = []
     metrics = SimpleNamespace(log=lambda figures, stage, step: logged.append(figures), wandb_id=None)
-    asyncio.run(train(runtime, QueryCursor([Query("a")], 0), RunState(), metrics, folder))
+    checkpoints = Checkpoints(folder, [], None, 0, 5.0)
+    asyncio.run(train(runtime, QueryCursor([Query("a")], 0), RunState(), metrics, folder, checkpoints))
     return logged
 
 

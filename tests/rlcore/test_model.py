@@ -1,9 +1,11 @@
-"""Which parameters are trained."""
+"""Which parameters are trained, and which model it is."""
+
+import os
 
 import pytest
 import torch
 
-from rlcore.model import train_last_layers
+from rlcore.model import SAMPLE_BYTES, train_last_layers, weights_fingerprint
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
@@ -28,3 +30,23 @@ def test_the_last_layers_get_the_gradients_they_get_when_all_are_trained(model):
 def test_a_count_the_model_does_not_have_is_refused(model, count):
     with pytest.raises(ValueError, match=f"train_layers={count} must be between 1 and the model's 2"):
         train_last_layers(model, count)
+
+
+def test_the_fingerprint_is_of_configuration_and_content(tmp_path):
+    def written(name: str, content: bytes) -> str:
+        (tmp_path / name).write_bytes(content)
+        return weights_fingerprint(str(tmp_path))
+
+    large = bytes(3 * SAMPLE_BYTES)
+    assert written("model.safetensors", large) == "" == weights_fingerprint("some/model")  # no config.json: no model
+    first = written("config.json", b"{}")
+    os.utime(tmp_path / "model.safetensors", (1, 1))
+    assert first == written("notes.txt", b"x") and len(first) == 16
+    changed = [
+        written("model.safetensors", large[:-1] + b"x"),
+        written("model.safetensors", large[: SAMPLE_BYTES + 9] + b"x" + large[SAMPLE_BYTES + 10 :]),
+        written("model.safetensors", large + b"\0"),
+        written("model-2.safetensors", b"x"),
+        written("config.json", b"{ }"),
+    ]
+    assert len({first, *changed}) == 6

@@ -1,10 +1,13 @@
 """Sampler = learner: pushes into a live vLLM engine, and what the parity probe does with broken ones."""
 
 import asyncio
+import json
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from rlcore.batch import Row
+from rlcore.checkpoint import export_model
 from rlcore.errors import ParityError
 from rlcore.loss import PolicyLoss
 from rlcore.sampling import Sampling
@@ -116,3 +119,25 @@ def test_requests_in_flight_survive_a_push_and_say_which_tokens_are_whose(pair, 
     assert all(o.finish_reason in ("stop", "length") for o in outs)
     mixed = [o for o in outs if len(set(o.versions)) == 2]
     assert mixed and all(o.versions == sorted(o.versions) and set(o.versions) == {5, 6} for o in mixed)
+
+
+def test_an_export_is_served_from_its_files_and_a_wrong_one_stops_sampling(pair, tiny, loop, tmp_path):
+    folder = tmp_path / "export"
+
+    async def main():
+        await _step(pair)  # the export is of what no engine holds yet
+        assert "float32" in await export_model(folder, pair.learners, tiny, 120.0)
+        return await pair.sync.push(7, folder)
+
+    assert loop.run(main())["parity"] < 1e-4 and loop.run(_held(pair)) == 7
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
+    with pytest.raises(RuntimeError, match="another model than the one that runs: rms_norm_eps 0.1"):
+        loop.run(pair.sync.push(8, folder))
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] += 0.01
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ParityError, match="sampling is stopped"):
+        loop.run(pair.sync.push(8, folder))
+    assert loop.run(pair.sync.push(8))["parity"] < 1e-4
