@@ -142,9 +142,10 @@ async def _self_preference(
     return figures
 
 
-def _judge(url: str, model: str, key_env: str | None, structured: bool) -> JudgePool:
+def _judge(url: str, model: str, key_env: str | None, structured: bool, timeout_s: float) -> JudgePool:
     endpoint = JudgeEndpointConfig(url, model, key_env, structured=structured)
-    return JudgePool(JudgeConfig(), {"main": endpoint}, {"main": read_key("--key-env", endpoint.key_env)})
+    config = JudgeConfig(timeout_s=timeout_s, budget_s=5 * timeout_s)
+    return JudgePool(config, {"main": endpoint}, {"main": read_key("--key-env", endpoint.key_env)})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -157,13 +158,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--other-url", help="another judge's API (--url when left out), for self/excess")
     parser.add_argument("--other-model", help="the other judge's name")
     parser.add_argument("--unstructured", action="store_true", help="send no JSON schema (a server that takes none)")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one answer; more for a judge on a busy machine")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args(argv)
     try:
-        judge = _judge(args.url, args.model, args.key_env, not args.unstructured)
+        options = {"key_env": args.key_env, "structured": not args.unstructured, "timeout_s": args.timeout}
+        judge = _judge(args.url, args.model, **options)
         other = None
         if args.other_model:
-            other = _judge(args.other_url or args.url, args.other_model, args.key_env, not args.unstructured)
+            other = _judge(args.other_url or args.url, args.other_model, **options)
         figures = asyncio.run(_checked(judge, other))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
