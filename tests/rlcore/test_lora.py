@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlcore.batch import Sample, build_rows, token_weights
-from rlcore.checkpoint import RunState, read_state, run_settings, write_atomic
+from rlcore.checkpoint import first_state, read_state, write_atomic
 from rlcore.cluster import memory_estimate
 from rlcore.config import LoraConfig, check_files
 from rlcore.errors import ConfigError
@@ -184,8 +184,9 @@ def test_the_memory_plan_counts_gradients_and_moments_of_the_adapter_only(tiny):
 
 def test_a_checkpoint_of_an_adapter_fits_the_model_it_was_trained_on(tmp_path):
     lora = "model.lora={rank: 4, alpha: 6, targets: [q_proj]}"
-    write_atomic(tmp_path / "run.json", json.dumps(asdict(RunState(settings=run_settings(composed("model=tiny", lora))))))
+    config = composed("model=tiny", lora)
+    write_atomic(tmp_path / "run.json", json.dumps(asdict(first_state(config, config.model.path))))
     read_state(str(tmp_path), composed("model=tiny", lora))
-    for other, name in [(["model.lora.rank=8"], "model.lora"), (["model.path=elsewhere"], "model.path")]:
+    for other, name in [(["model.lora.rank=8"], "model.lora"), (["model.path=elsewhere"], "weights of model.path")]:
         with pytest.raises(ConfigError, match=f"is of a run with {name}="):
             read_state(str(tmp_path), composed("model=tiny", lora, *other))

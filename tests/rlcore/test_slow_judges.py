@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rlcore import reward_pool
-from rlcore.checkpoint import RunState
+from rlcore.checkpoint import Checkpoints, RunState
 from rlcore.judge_actors import Judges
 from rlcore.judge_config import JudgeLimitsConfig
 from rlcore.judge_pool import JudgePool
@@ -104,7 +104,7 @@ def run(
         )  # fmt: skip
         await rewards.start(60)
         runtime = JudgedRuntime(asked, rewards, **algo)
-        await train(runtime, QueryCursor([Query("q")], 0), RunState(), metrics, folder)  # type: ignore[arg-type]
+        await train(runtime, QueryCursor([Query("q")], 0), RunState(), metrics, folder, Checkpoints(folder, [], None, 0, 5.0))  # type: ignore[arg-type]
         await rewards.close()
         return runtime
 
