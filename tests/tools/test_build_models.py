@@ -97,6 +97,7 @@ def test_every_local_model_of_the_configuration_can_be_built() -> None:
         "trust_remote_code",
         "train_layers",
         "lora",
+        "gradient_checkpointing",
         "chat_template_kwargs",
         "build_hint",
     ]
