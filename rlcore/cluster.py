@@ -6,7 +6,9 @@ Everything is counted before an actor is created. Ray itself would wait for ever
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import resource
 import socket
 from collections.abc import Sequence
@@ -150,6 +152,15 @@ def _raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def free_port(host: str = "") -> int:
+    """A free port outside the range that systems give to outgoing connections: it is bound seconds later, and free until then."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind((host, port))
+            return port
+    raise RuntimeError("no free port between 20000 and 32000")
 
 
 def cpu_environment(threads: int) -> dict[str, str]:

@@ -12,7 +12,6 @@ import asyncio
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import httpx
 
+from rlcore.cluster import free_port
 from rlcore.errors import ConfigError, InfrastructureFailure
 from rlcore.judge_config import LocalJudgeConfig
 
@@ -44,8 +44,7 @@ class JudgeServer:
         Raises ConfigError with the last lines of its log when it ends, or does not answer within `timeout_s`.
         """
         host, key = _own_address(), secrets.token_hex(16)
-        with socket.create_server((host, 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port(host)
         command = launch(self._config, host, port)
         environment = {**os.environ, **server_environment(self._config), "VLLM_API_KEY": key}
         self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once

@@ -20,7 +20,7 @@ from typing import Any
 import ray
 
 from rlcore.batch import Row, Sample, build_rows, token_weights, whole_row
-from rlcore.cluster import cpu_environment
+from rlcore.cluster import cpu_environment, free_port
 from rlcore.config import LoraConfig
 from rlcore.lora import adapter_off, base_parameters, choose_trained, factors, merged
 from rlcore.schedule import Schedule
@@ -68,7 +68,7 @@ class Learner:
 
     def address(self) -> tuple[str, int]:
         """This node's address and a free port on it, for a rendezvous."""
-        return ray.util.get_node_ip_address(), _free_port()
+        return ray.util.get_node_ip_address(), free_port()
 
     def start(self, host: str, port: int) -> dict[str, Any]:
         """Join the training group, load the model, wrap it in DeepSpeed. Returns parameter counts and seconds."""
@@ -332,14 +332,6 @@ def _deepspeed_config(o: LearnerOptions) -> dict[str, Any]:
         "steps_per_print": 10**9,
         **json.loads(json.dumps(o.deepspeed)),
     }
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("", 0))
-        return s.getsockname()[1]
 
 
 def start_learner_actors(options: LearnerOptions, cpus: float, kind: type[Learner] = Learner) -> list[Any]:

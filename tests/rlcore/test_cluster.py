@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlcore.cluster import ServiceProxy, check_placement, needs
+from rlcore.cluster import ServiceProxy, check_placement, free_port, needs
 from rlcore.errors import ConfigError, InfrastructureFailure
 from tests.rlcore.test_config import composed
 
@@ -166,3 +166,12 @@ def test_an_error_of_the_method_or_of_a_constructor_arrives_as_it_was():
         assert type(error.value) is ValueError
 
     asyncio.run(run())
+
+
+def test_a_free_port_can_be_bound_and_is_none_that_a_connection_going_out_may_take():
+    import socket
+
+    port = free_port()
+    assert 20_000 <= port < 32_000
+    with socket.socket() as s:
+        s.bind(("", port))
