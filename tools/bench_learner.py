@@ -5,8 +5,10 @@
     python -m tools.bench_learner memory --model data/models/smollm2
 
 speed   One optimizer step (forward, backward, AdamW) over the same sequences, half of each trained. Ours: packed rows, only
-        trained positions meet the head. The plain loop: `transformers` with padded micro-batches in the order they come and
-        full logits. Each side gets the best of its micro-batch sizes, and both are timed in turn in one process.
+        trained positions meet the head, in a process with the allocator settings of a CPU learner. The plain loop:
+        `transformers` with padded micro-batches in the order they come and full logits, in a process as a user starts it; and
+        once more with our allocator settings, which shows what of the ratio is theirs. Each side gets the best of its
+        micro-batch sizes, and they are timed in turn: one computes while the others wait.
 shared  A group of completions of one prompt, forward and backward, by the same code: stored once, against a copy for each.
 memory  What 8,192 trained tokens take at the head, forward and backward, above what was there before; each in a process of its
         own.
@@ -32,6 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlcore.batch import Row, Sample, build_rows, token_weights
+from rlcore.cluster import cpu_environment
 from rlcore.types import Sequence
 
 ROW_TOKENS = (512, 1024, 2048)
@@ -61,7 +64,11 @@ def rows_of(sequences: list[Sequence], row_tokens: int) -> list[Row]:
     return build_rows(samples, token_weights(samples, "token_mean"), row_tokens)
 
 
-def packed_backward(model: Any, rows: list[Row]) -> None:
+def packed_backward(model: Any, sequences: list[Sequence], row_tokens: int) -> None:
+    rows_backward(model, rows_of(sequences, row_tokens))
+
+
+def rows_backward(model: Any, rows: list[Row]) -> None:
     import torch
 
     from rlcore.loss import sft_loss, token_logprobs
@@ -108,37 +115,72 @@ def timed_step(model: Any, optimizer: Any, backward: Callable[[], None]) -> floa
     return seconds
 
 
-def speed(path: str, count: int, threads: int, repeats: int) -> list[dict[str, Any]]:
-    """The ragged and the equal set; each side's best micro-batch by one step, then `repeats` more of both in turn."""
+class Side:
+    """One of those compared: a process with a model and an optimizer of its own, which computes only when asked."""
+
+    def __init__(self, path: str, threads: int, backward: Callable[..., None], environment: dict[str, str]) -> None:
+        self._process = process(environment, _start_side, path, threads)
+        self._backward = backward
+
+    def step(self, sequences: list[Sequence], size: int) -> float:
+        """Seconds of one optimizer step with micro-batches of `size`."""
+        return self._process.submit(_side_step, self._backward, sequences, size).result()
+
+
+def process(environment: dict[str, str], initializer: Callable[..., None] | None = None, *args: Any) -> ProcessPoolExecutor:
+    """One process with `environment` in place from its start, where an allocator reads it."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer, args)
+    pool.submit(os.getpid).result()  # started now, so with this environment
+    os.environ.clear()
+    os.environ.update(before)
+    return pool
+
+
+_side: dict[str, Any] = {}
+
+
+def _start_side(path: str, threads: int) -> None:
     import torch
 
-    model = load(path, threads)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+    _side["model"] = load(path, threads)
+    _side["optimizer"] = torch.optim.AdamW(_side["model"].parameters(), lr=1e-6, fused=True)
+
+
+def _side_step(backward: Callable[..., None], sequences: list[Sequence], size: int) -> float:
+    return timed_step(_side["model"], _side["optimizer"], lambda: backward(_side["model"], sequences, size))
+
+
+def speed(path: str, count: int, threads: int, repeats: int) -> list[dict[str, Any]]:
+    """The ragged and the equal set; each side's best micro-batch by one step, then `repeats` more of all in turn."""
+    ours = cpu_environment(threads)
+    sides = {
+        "ours": (Side(path, threads, packed_backward, ours), ROW_TOKENS),
+        "plain": (Side(path, threads, padded_backward, {}), MICRO_BATCHES),
+        "plain, our allocator": (Side(path, threads, padded_backward, ours), MICRO_BATCHES),
+    }
     results = []
     for name, make in [("ragged", ragged), ("equal", equal)]:
         sequences = make(random.Random(0), count)
         tokens = sum(len(s) for s in sequences)
-
-        def ours(row_tokens: int, sequences: list[Sequence] = sequences) -> float:
-            return timed_step(model, optimizer, lambda: packed_backward(model, rows_of(sequences, row_tokens)))
-
-        def plain(micro_batch: int, sequences: list[Sequence] = sequences) -> float:
-            return timed_step(model, optimizer, lambda: padded_backward(model, sequences, micro_batch))
-
-        timed_step(model, optimizer, lambda: packed_backward(model, rows_of(sequences[:2], 1024)))  # noqa: B023 - called at once
-        packed, padded = {n: ours(n) for n in ROW_TOKENS}, {n: plain(n) for n in MICRO_BATCHES}
-        row_tokens, micro_batch = min(packed, key=packed.__getitem__), min(padded, key=padded.__getitem__)
-        pairs = [(packed[row_tokens], padded[micro_batch])]
-        pairs += [(ours(row_tokens), plain(micro_batch)) for _ in range(repeats - 1)]
-        best_ours, best_plain = (min(pair[side] for pair in pairs) for side in (0, 1))
+        sizes, best = {}, {}
+        for label, (side, choices) in sides.items():
+            side.step(sequences[:4], choices[0])
+            seconds = {size: side.step(sequences, size) for size in choices}
+            sizes[label] = min(seconds, key=seconds.__getitem__)
+            best[label] = seconds[sizes[label]]
+        for _ in range(repeats):
+            for label, (side, _) in sides.items():
+                best[label] = min(best[label], side.step(sequences, sizes[label]))
         results.append(
             {
                 "set": f"{name}, {count} sequences, {tokens} tokens",
-                "row_tokens": row_tokens,
-                "ours_tokens_per_s": tokens / best_ours,
-                "micro_batch": micro_batch,
-                "plain_tokens_per_s": tokens / best_plain,
-                "ratio": best_plain / best_ours,
+                "row_tokens": sizes["ours"],
+                "micro_batch": sizes["plain"],
+                **{f"{label} tokens/s": tokens / seconds for label, seconds in best.items()},
+                "ratio": best["plain"] / best["ours"],
+                "ratio, same allocator": best["plain, our allocator"] / best["ours"],
             }
         )
     return results
@@ -161,10 +203,10 @@ def shared(path: str, threads: int, repeats: int) -> list[dict[str, Any]]:
         }
         assert [len(row) for row in groups["shared"]] == [whole]
         times: dict[str, list[float]] = {name: [] for name in groups}
-        timed_step(model, None, lambda: packed_backward(model, groups["shared"]))  # noqa: B023 - called at once
+        timed_step(model, None, lambda: rows_backward(model, groups["shared"]))  # noqa: B023 - called at once
         for _ in range(repeats):
             for name, rows in groups.items():
-                times[name].append(timed_step(model, None, lambda rows=rows: packed_backward(model, rows)))
+                times[name].append(timed_step(model, None, lambda rows=rows: rows_backward(model, rows)))
         best = {f"{name}_s": min(seconds) for name, seconds in times.items()}
         size = {"prompt": prompt_tokens, "completions": f"{COMPLETIONS} x {reply_tokens}"}
         results.append({**size, **best, "ratio": best["unshared_s"] / best["shared_s"]})
@@ -192,7 +234,7 @@ def head_memory(path: str, threads: int, kind: str) -> float:
 def memory(path: str, threads: int) -> list[dict[str, Any]]:
     figures = {}
     for kind in ("ours", "full logits"):
-        with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with process(cpu_environment(threads)) as pool:
             figures[f"{kind} MiB"] = pool.submit(head_memory, path, threads, kind).result()
     return [{"trained tokens": TRAINED, **figures, "ratio": figures["ours MiB"] / figures["full logits MiB"]}]
 

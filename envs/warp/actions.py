@@ -42,6 +42,7 @@ _RAW_KEY = re.compile(r"bibkey|textid[0-9]", re.IGNORECASE)
 _OFFERED = {"search": ("search",), "initialize": ("init-plan",), "extend": ("extend-plan", "nop"), "write": ()}
 _FREE = ("search", "init-plan", "extend-plan", "nop")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_TAG = re.compile(r"</?(?:thought|action|think)>")  # within an action: the reply opened or closed one too many
 _BRACE = re.compile(r"\s*(?:```\w*\s*)?[{｛]")
 _KEYS = {
     "search": {"name", "keywords"},
@@ -94,7 +95,7 @@ def parse_reply(text: str, context: Context, limits: Limits, finish_reason: str 
     body = _between(text, "<action>", "</action>")
     if body is None:
         return Reply(None, "missing_action", thought)
-    if not is_encodable(text):
+    if not is_encodable(text) or _TAG.search(body):
         return Reply(None, "bad_text", thought)
     if context.state == "write" if context.legal is None else not _BRACE.match(body):
         return _text_reply(body, thought, context, limits)

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from rlcore.types import Sequence
-from tools.bench_learner import load, packed_backward, padded_backward, ragged, rows_of
+from tools.bench_learner import load, packed_backward, padded_backward, ragged, rows_backward, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def largest_difference(one, other):
 @pytest.mark.parametrize("micro_batch", [1, 4])
 def test_packed_rows_and_the_padded_loop_compute_the_same_gradient(model, row_tokens, micro_batch):
     sequences = ragged(random.Random(0), 4)
-    ours = gradients(model, lambda: packed_backward(model, rows_of(sequences, row_tokens)))
+    ours = gradients(model, lambda: packed_backward(model, sequences, row_tokens))
     plain = gradients(model, lambda: padded_backward(model, sequences, micro_batch))
     assert largest_difference(ours, plain) < 1e-5
 
@@ -41,5 +41,5 @@ def test_a_shared_prompt_is_stored_once_and_computes_the_same_gradient(model):
     assert [len(row) for row in alone] == [39] * 3
     for row in alone:
         row.weights = [w / 3 for w in row.weights]
-    one, other = (gradients(model, lambda rows=rows: packed_backward(model, rows)) for rows in (together, alone))
+    one, other = (gradients(model, lambda rows=rows: rows_backward(model, rows)) for rows in (together, alone))
     assert largest_difference(one, other) < 1e-5

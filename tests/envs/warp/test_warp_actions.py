@@ -117,6 +117,14 @@ def test_json_is_not_repaired(body):
     assert parse_reply(_reply(body), EXTEND, HARD).error == "bad_json"
 
 
+@pytest.mark.parametrize("tag", ["<thought>", "</thought>", "<action>", "<think>", "</think>"])
+def test_a_tag_within_an_action_is_refused(tag):
+    assert parse_reply(_reply(f"{CITED} {tag} {CITED}"), WRITE, HARD).error == "bad_text"
+    assert parse_reply(_reply(f"{tag}{CITED}"), WRITE, Limits(hard_mode=False)).error == "bad_text"
+    assert parse_reply(_reply(_search(f"a {tag}")), Context("search"), HARD).error == "bad_text"
+    assert parse_reply(_reply(f"{CITED} x<y, <thoughts>"), WRITE, HARD).valid
+
+
 @pytest.mark.parametrize("latex", ["\\frac", "\\times", "\\beta", "\\rho", "\\nu", "\\u0000", "\\ud800", "\\u2028", "\\u2029"])
 def test_latex_that_json_turns_into_control_characters_is_refused_in_titles(latex):
     """json.loads reads "\\times" as a tab and "imes"; at a title's start, white space must not be stripped before the check."""
