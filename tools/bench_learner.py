@@ -96,13 +96,13 @@ def padded_backward(model: Any, sequences: list[Sequence], micro_batch: int) -> 
         (loss / trained).backward()
 
 
-def load(path: str, threads: int) -> Any:
+def load(path: str, threads: int, dtype: str = "float32") -> Any:
     import torch
 
     from rlcore.model import load_model
 
     torch.set_num_threads(threads)
-    return load_model(path, "float32").train()
+    return load_model(path, dtype).train()
 
 
 def timed_step(model: Any, optimizer: Any, backward: Callable[[], None]) -> float:
@@ -118,8 +118,8 @@ def timed_step(model: Any, optimizer: Any, backward: Callable[[], None]) -> floa
 class Side:
     """One of those compared: a process with a model and an optimizer of its own, which computes only when asked."""
 
-    def __init__(self, path: str, threads: int, backward: Callable[..., None], environment: dict[str, str]) -> None:
-        self._process = process(environment, _start_side, path, threads)
+    def __init__(self, path: str, threads: int, dtype: str, backward: Callable[..., None], environment: dict[str, str]) -> None:
+        self._process = process(environment, _start_side, path, threads, dtype)
         self._backward = backward
 
     def step(self, sequences: list[Sequence], size: int) -> float:
@@ -141,10 +141,10 @@ def process(environment: dict[str, str], initializer: Callable[..., None] | None
 _side: dict[str, Any] = {}
 
 
-def _start_side(path: str, threads: int) -> None:
+def _start_side(path: str, threads: int, dtype: str) -> None:
     import torch
 
-    _side["model"] = load(path, threads)
+    _side["model"] = load(path, threads, dtype)
     _side["optimizer"] = torch.optim.AdamW(_side["model"].parameters(), lr=1e-6, fused=True)
 
 
@@ -152,32 +152,28 @@ def _side_step(backward: Callable[..., None], sequences: list[Sequence], size: i
     return timed_step(_side["model"], _side["optimizer"], lambda: backward(_side["model"], sequences, size))
 
 
-def speed(path: str, count: int, threads: int, repeats: int) -> list[dict[str, Any]]:
-    """The ragged and the equal set; each side's best micro-batch by one step, then `repeats` more of all in turn."""
+def speed(path: str, count: int, threads: int, repeats: int, dtype: str) -> list[dict[str, Any]]:
+    """The ragged and the equal set: each side's micro-batch that is best on a quarter, then `repeats` steps of all in turn."""
     ours = cpu_environment(threads)
     sides = {
-        "ours": (Side(path, threads, packed_backward, ours), ROW_TOKENS),
-        "plain": (Side(path, threads, padded_backward, {}), MICRO_BATCHES),
-        "plain, our allocator": (Side(path, threads, padded_backward, ours), MICRO_BATCHES),
+        "ours": (Side(path, threads, dtype, packed_backward, ours), ROW_TOKENS),
+        "plain": (Side(path, threads, dtype, padded_backward, {}), MICRO_BATCHES),
+        "plain, our allocator": (Side(path, threads, dtype, padded_backward, ours), MICRO_BATCHES),
     }
     results = []
     for name, make in [("ragged", ragged), ("equal", equal)]:
         sequences = make(random.Random(0), count)
-        tokens = sum(len(s) for s in sequences)
-        sizes, best = {}, {}
+        tokens, quarter = sum(len(s) for s in sequences), sequences[: max(1, count // 4)]
+        sizes: dict[str, int] = {}
         for label, (side, choices) in sides.items():
-            side.step(sequences[:4], choices[0])
-            seconds = {size: side.step(sequences, size) for size in choices}
-            sizes[label] = min(seconds, key=seconds.__getitem__)
-            best[label] = seconds[sizes[label]]
-        for _ in range(repeats):
-            for label, (side, _) in sides.items():
-                best[label] = min(best[label], side.step(sequences, sizes[label]))
+            side.step(quarter[:4], choices[0])
+            sizes[label] = min(choices, key=lambda size: side.step(quarter, size))  # noqa: B023 - called at once
+        steps = [{label: side.step(sequences, sizes[label]) for label, (side, _) in sides.items()} for _ in range(repeats)]
+        best = {label: min(step[label] for step in steps) for label in sides}
         results.append(
             {
                 "set": f"{name}, {count} sequences, {tokens} tokens",
-                "row_tokens": sizes["ours"],
-                "micro_batch": sizes["plain"],
+                "micro-batches": f"{sizes['ours']} tokens; {sizes['plain']}, {sizes['plain, our allocator']} sequences",
                 **{f"{label} tokens/s": tokens / seconds for label, seconds in best.items()},
                 "ratio": best["plain"] / best["ours"],
                 "ratio, same allocator": best["plain, our allocator"] / best["ours"],
@@ -253,11 +249,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model", default="data/models/smollm2")
     parser.add_argument("--sequences", type=int, default=64, help="speed: how many in a step")
     parser.add_argument("--repeats", type=int, default=2, help="steps of which the fastest counts")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="speed: of the model and its gradients"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     args = parser.parse_args(argv)
     if args.what == "speed":
-        results = speed(args.model, args.sequences, args.threads, args.repeats)
+        results = speed(args.model, args.sequences, args.threads, args.repeats, args.dtype)
     else:
         results = shared(args.model, args.threads, args.repeats) if args.what == "shared" else memory(args.model, args.threads)
     table = Table(*results[0], title=f"{args.what}: {args.model}, {args.threads} threads")

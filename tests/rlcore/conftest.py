@@ -1,6 +1,7 @@
 """Real actors on the tiny model, started once for all slow tests of a module: Ray, a vLLM engine, a DeepSpeed learner."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -88,14 +89,14 @@ async def start_learners(options):
     return actors
 
 
-@pytest.fixture(scope="session")
-def pair(ray_cluster, tiny, loop):
-    """An engine and a learner of the same tiny model, connected, nothing pushed yet."""
+@contextlib.contextmanager
+def connected(loop, learners):
+    """An engine and learners of the options' model, connected, nothing pushed yet."""
     from rlcore.engine import EngineGroup, EngineOptions, start_engine_actors
     from rlcore.weights import WeightSync
 
     options = EngineOptions(
-        model=tiny,
+        model=learners.model,
         dtype="float32",
         max_model_len=512,
         max_num_seqs=32,
@@ -107,12 +108,18 @@ def pair(ray_cluster, tiny, loop):
     group = EngineGroup(start_engine_actors(options, 1, 0.5), 120.0)
 
     async def start():
-        _, learners = await asyncio.gather(group.start(300.0), start_learners(learner_options(tiny)))
+        _, actors = await asyncio.gather(group.start(300.0), start_learners(learners))
         probe = [list(range(100, 160)), list(range(300, 340))]
-        sync = WeightSync(learners, group.actors, 1, probe, 1e-3, 120.0)
+        sync = WeightSync(actors, group.actors, 1, probe, 1e-3, 120.0)
         await sync.connect()
-        return SimpleNamespace(group=group, engine=group.actors[0], learners=learners, sync=sync)
+        return SimpleNamespace(group=group, engine=group.actors[0], learners=actors, sync=sync)
 
-    made = loop.run(start())
-    yield made
+    yield loop.run(start())
     loop.run(group.stop(15.0))
+
+
+@pytest.fixture(scope="session")
+def pair(ray_cluster, tiny, loop):
+    """An engine and a learner of the tiny model."""
+    with connected(loop, learner_options(tiny)) as made:
+        yield made

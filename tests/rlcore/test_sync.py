@@ -4,13 +4,19 @@ import asyncio
 import json
 
 import pytest
+import ray
+import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlcore.batch import Row
 from rlcore.checkpoint import export_model
+from rlcore.config import LoraConfig
 from rlcore.errors import ParityError
 from rlcore.loss import PolicyLoss
+from rlcore.model import load_model, load_tokenizer
 from rlcore.sampling import Sampling
+from tests.rlcore.conftest import connected, learner_options
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -49,7 +55,7 @@ def test_a_trained_learner_differs_until_it_is_pushed(pair, loop):
 
 
 async def _step(pair):
-    return await pair.learners[0].train_step.remote([train_row()], PolicyLoss())
+    return await asyncio.gather(*(a.train_step.remote([train_row()], PolicyLoss()) for a in pair.learners))
 
 
 def test_sampled_logprobs_are_those_of_the_learner_at_the_sampling_temperature(pair, loop):
@@ -141,3 +147,35 @@ def test_an_export_is_served_from_its_files_and_a_wrong_one_stops_sampling(pair,
     with pytest.raises(ParityError, match="sampling is stopped"):
         loop.run(pair.sync.push(8, folder))
     assert loop.run(pair.sync.push(8))["parity"] < 1e-4
+
+
+def test_an_untied_model_with_a_sharded_adapter_is_pushed_and_served_from_its_export(ray_cluster, tiny, loop, tmp_path):
+    model, tokenizer = load_model(tiny, "float32"), load_tokenizer(tiny)
+    config = LlamaConfig(**{**model.config.to_dict(), "tie_word_embeddings": False})
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "untied")
+    tokenizer.save_pretrained(tmp_path / "untied")
+    untied, folder = str(tmp_path / "untied"), tmp_path / "export"
+    lora = LoraConfig(8, 16.0, ["q_proj", "v_proj", "down_proj"])
+
+    async def main(pair):
+        parities = [(await pair.sync.push(0))["parity"]]
+        await _step(pair)
+        apart = await pair.sync.probe()
+        parities.append((await pair.sync.push(1))["parity"])
+        await _step(pair)
+        await export_model(folder, pair.learners, untied, 120.0)
+        parities.append((await pair.sync.push(2, folder))["parity"])
+        await _worker(pair, "corrupt_pushed", "lm_head.weight", 0.01)
+        with pytest.raises(ParityError, match="sampling is stopped"):
+            await pair.sync.push(3)
+        return parities, apart
+
+    with connected(loop, learner_options(untied, ranks=2, stage=3, lr=1e-2, lora=lora)) as pair:
+        parities, apart = loop.run(main(pair))
+        for actor in pair.learners:
+            ray.kill(actor)
+    assert max(parities) < 1e-4 and apart > 1e-3
+    tensors = load_file(folder / "model.safetensors")
+    assert sorted(tensors) == sorted(load_file(tmp_path / "untied" / "model.safetensors"))
+    assert "lm_head.weight" in tensors and not any("lora" in name for name in tensors)
