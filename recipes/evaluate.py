@@ -1,9 +1,11 @@
 """Evaluate a model as it lies on disk on held-out queries; optionally, its reports after forced numbers of expansions.
 
     python -m recipes.evaluate recipe=pipeline model.path=runs/<id>/export evaluate.queries=20
-    python -m recipes.evaluate recipe=pipeline model.path=runs/<id>/export 'evaluate.expansions=[0,1,2,3,4]'
+    python -m recipes.evaluate recipe=pipeline model.path=runs/<id>/export 'evaluate.expansions=[0,1,2,3,4]' \\
+        env.args.limits.max_expansions=4 env.args.limits.max_steps=60
 
 The run's folder gets evaluation.json and, with `evaluate.expansions`, expansions.json and expansions.png (recipes/expansions.py).
+Forced reports have room for their expansions; the policy's own stop shows only under limits that leave it the choice.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ async def force_expansions(runtime: Runtime, held: list[Query], free: list[Traje
     for point in result["forced"]:
         console.print(f"expansions {point['expansions']:>2}: reward {point['reward']:.3f} over {point['n']} reports")
     own = result["own"]
-    console.print(f"its own stop: reward {own['reward']:.3f} after {own['expansions']:.1f} expansions {own['distribution']}")
+    if own["n"]:
+        console.print(f"its own stop: reward {own['reward']:.3f} after {own['expansions']:.1f} expansions {own['distribution']}")
+    console.print(f"ended by a limit of the environment instead: {result['limited']} reports")
 
 
 def main(config: Config) -> None:

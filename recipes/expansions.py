@@ -3,7 +3,8 @@
     search, initialize, sections ... | draft 0 | expand, sections ... | draft 1 | expand ... | draft K
 
 One rollout is forced through K expansions. The draft at each deepening is the report of a run that ends there: up to that point
-the two have the same prompts and draws. So K + 1 forced runs cost as much as one, and all k are compared on the same rollouts.
+the two have the same prompts and draws. So K + 1 forced runs cost as much as one, and on the rollouts that get as far as K all k
+are compared on the same reports; a k that only some of them reach is a mean over those.
 Below K the policy may not stop: a `nop` is refused, that is, not applied, and sampled again with a line that says so.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 from envs.warp.machine import WarpState
 from envs.warp.report import Report, advance, finish, start
 from rlcore.environment import Completion, Message, Policy
-from rlcore.errors import DataFailure
+from rlcore.errors import NoRoom
 from rlcore.metrics import mean, standard_error
 from rlcore.types import Outcome, Query, RewardResult, Trajectory, scored, unavailable
 
@@ -59,7 +60,7 @@ class ForcedReport:
             state, cursor = machine.state, machine.cursor
             try:
                 completion = await self._ask(machine, policy, refuse=tries > 1)
-            except DataFailure:  # no room for a reply in this prompt, nor in a longer one: the drafts so far are what there is
+            except NoRoom:  # nor would there be in a longer prompt: the drafts so far are what there is
                 break
             reply = machine.parse(completion.text, completion.finish_reason)
             if reply.kind == "terminate":
@@ -101,47 +102,65 @@ def curve(forced: list[Trajectory], free: list[Trajectory], counts: list[int]) -
     """Quality against the number of expansions, and what the policy does by itself, as JSON data.
 
     forced: [{"expansions": k, "reward", "reward_se", "n"}, ...] over the n queries whose report reached k; a k that none reached
-    is left out. refused: stops that were not allowed, in all. own: "reward", "reward_se", "n", "expansions" (mean) and
-    "distribution" {k: number of reports with k expansions} of the reports that stopped by themselves.
+    is left out. throughout: the same over the queries whose report reached every k. refused: stops that were not allowed, in all.
+    own: "reward", "reward_se", "n", "expansions" (mean) and "distribution" {k: number of reports with k expansions} of the
+    reports that the policy ended; limited: how many a limit ended instead.
     """
     components = [t.reward.components for t in forced if t.usable and t.reward is not None]
-    points = []
-    for k in sorted(set(counts)):
-        if values := [c[str(k)] for c in components if str(k) in c]:
-            points.append({"expansions": k, **_figures(values)})
-    ended = [(t.reward.value, int(t.outcome.metrics["expanded"])) for t in free if t.usable and t.reward is not None]
-    own = _figures([value for value, _ in ended if value is not None])
-    stops = Counter(expanded for _, expanded in ended)
+    scored_ones = [t for t in free if t.usable and t.reward is not None]
+    ended = [t for t in scored_ones if t.outcome.data["steps"][-1]["action"] == "terminate"]
+    own = _figures([t.reward.value for t in ended if t.reward is not None and t.reward.value is not None])
+    stops = Counter(int(t.outcome.metrics["expanded"]) for t in ended)
+    expansions = mean(stops.elements()) if stops else None
     return {
-        "forced": points,
+        "forced": _points(components, counts),
+        "throughout": _points([c for c in components if all(str(k) in c for k in counts)], counts),
         "refused": sum(t.outcome.metrics.get("refused", 0.0) for t in forced),
-        "own": {**own, "expansions": mean(stops.elements()), "distribution": {str(k): stops[k] for k in sorted(stops)}},
+        "own": {**own, "expansions": expansions, "distribution": {str(k): stops[k] for k in sorted(stops)}},
+        "limited": len(scored_ones) - len(ended),
     }
 
 
+def _points(components: list[dict[str, float]], counts: list[int]) -> list[dict[str, Any]]:
+    """The mean reward of the drafts after k expansions, for every k that one of them reached."""
+    values = {k: [c[str(k)] for c in components if str(k) in c] for k in sorted(set(counts))}
+    return [{"expansions": k, **_figures(found)} for k, found in values.items() if found]
+
+
 def _figures(values: list[float]) -> dict[str, float | None]:
-    return {"reward": mean(values), "reward_se": standard_error(values) if len(values) > 1 else None, "n": len(values)}
+    return {
+        "reward": mean(values) if values else None,
+        "reward_se": standard_error(values) if len(values) > 1 else None,
+        "n": len(values),
+    }
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
-    """Draw `curve`'s result as a PNG: the forced quality with standard errors over the policy's own numbers of expansions."""
+    """Draw `curve`'s result as a PNG: the forced quality with standard errors over the policy's own numbers of expansions.
+
+    A dotted line is of the reports that reached every number, where not all did.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     stops = axes.twinx()
-    own, points = result["own"], result["forced"]
+    own, points, throughout = result["own"], result["forced"], result["throughout"]
     stops.bar([int(k) for k in own["distribution"]], list(own["distribution"].values()), color="0.85")
     stops.set_ylabel("reports that stop by themselves (bars)")
     stops.yaxis.get_major_locator().set_params(integer=True)
     errors = [p["reward_se"] or 0.0 for p in points]
     axes.errorbar([p["expansions"] for p in points], [p["reward"] for p in points], errors, marker="o", capsize=3)
-    axes.axhline(own["reward"], linestyle="--", color="0.4", label=f"at its own stop: {own['reward']:.3f}")
+    if throughout and throughout != points:
+        axes.plot(*([p[name] for p in throughout] for name in ("expansions", "reward")), ":", color="C0", label="reached all")
+    if own["reward"] is not None:
+        axes.axhline(own["reward"], linestyle="--", color="0.4", label=f"at its own stop: {own['reward']:.3f}")
     axes.set(xlabel="expansions", ylabel="reward of the report (line)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_zorder(stops.get_zorder() + 1)  # the line over the bars
     axes.patch.set_visible(False)
-    axes.legend()
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
     temporary = path.with_name(f"{path.stem}.tmp.png")
     figure.savefig(temporary, dpi=150)
     temporary.replace(path)

@@ -27,7 +27,7 @@ from rlcore.algo_config import AlgoConfig
 from rlcore.config import Config
 from rlcore.errors import ConfigError
 from rlcore.lora import choose_trained
-from rlcore.metrics import console
+from rlcore.metrics import console, mean
 from rlcore.model import end_token_ids, load_tokenizer
 from rlcore.policy import ChatRenderer
 from rlcore.queries import QueryCursor, kinds_of
@@ -126,7 +126,7 @@ def train_step(
         optimizer.step()
     optimizer.zero_grad()
     rewards = [t.reward.value for g in groups for t in g if t.reward is not None and t.reward.value is not None]
-    return {"reward": statistics.fmean(rewards), "loss": total, "grad_norm": norm, "trained": float(len(work))}
+    return {"reward": mean(rewards), "loss": total, "grad_norm": norm, "trained": float(len(work))}
 
 
 def check_default(algo: AlgoConfig) -> None:

@@ -23,7 +23,7 @@ from rlcore.checkpoint import write_atomic
 from rlcore.config import Config
 from rlcore.endpoint import EndpointReply
 from rlcore.environment import Environment, Message
-from rlcore.errors import ConfigError, DataFailure
+from rlcore.errors import ConfigError, DataFailure, NoRoom
 from rlcore.evaluation import EVALUATION_SEED
 from rlcore.policy import RecordingPolicy
 from rlcore.runtime import Runtime
@@ -70,11 +70,11 @@ class Journal:
                     "environment); delete the file to start anew"
                 )
             if "failure" in entry:
-                raise DataFailure(entry["failure"])
+                raise NoRoom(entry["failure"])
             return entry["answer"]
         try:
             answer = await ask(number)
-        except DataFailure as error:  # the environment may go on with it, as with an answer
+        except NoRoom as error:  # the environment goes on with it, as with an answer; anything else is worth asking again
             self._append({"request": name, "failure": str(error)})
             raise
         self._append({"request": name, "answer": answer})

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import math
+import re
 import time
 from dataclasses import dataclass
 from typing import Any, Self
 
 from rlcore.environment import Message
-from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure
+from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure, NoRoom
 
 _PASSING = {408, 409, 429}
+# How servers say that a prompt is too long: "context_length_exceeded", "maximum context length is", "the available context size".
+_CONTEXT = re.compile(r"context[ _](?:length|size|window)", re.IGNORECASE)
 _SETTINGS = {401, 402, 403, 404, 405}  # a wrong key, URL or model, or no money left: every call would meet it
 
 
@@ -43,8 +46,9 @@ class Endpoint:
     """A policy, to be closed by `async with`. `url` ends before /chat/completions, as in http://host:8000/v1.
 
     A call makes up to `attempts` requests of `timeout_s` seconds each; then InfrastructureFailure. ConfigError: the server
-    refuses key, URL, model or payment; DataFailure: it refuses the request, or that cannot be written as JSON. The key is sent
-    and never printed, not even where the server's own message repeats it.
+    refuses key, URL, model or payment; NoRoom: the prompt is longer than the model's context; DataFailure: the server refuses the
+    request otherwise, or that cannot be written as JSON. The key is sent and never printed, not even where the server's own
+    message repeats it.
     """
 
     def __init__(
@@ -132,7 +136,9 @@ class Endpoint:
         retry_after = response.headers.get("Retry-After")
         if status == 429 or (status == 503 and retry_after):
             return Busy(problem, _seconds(retry_after))
-        return InfrastructureFailure(problem) if status in _PASSING or status >= 500 else DataFailure(problem)
+        if status in _PASSING or status >= 500:
+            return InfrastructureFailure(problem)
+        return NoRoom(problem) if status == 413 or _CONTEXT.search(text) else DataFailure(problem)
 
     def _masked(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text

@@ -15,6 +15,10 @@ class DataFailure(Exception):
     """A rollout cannot be used because of its data (an impossible query, a prompt too long). Counted, not retried."""
 
 
+class NoRoom(DataFailure):
+    """A prompt leaves no room for a reply in the model's context. An environment may go on without that reply."""
+
+
 class InfrastructureFailure(Exception):
     """A rollout was lost to machinery (an engine, a service, the network). Worth another try elsewhere."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcore.environment import Message
-from rlcore.errors import DataFailure
+from rlcore.errors import NoRoom
 from rlcore.sampling import EngineClient, Sampling
 from rlcore.types import Sequence, Trajectory
 
@@ -75,7 +75,7 @@ class ChatRenderer:
 class RecordingPolicy:
     """A policy for one trajectory. Every model call becomes tokens of one of the trajectory's sequences.
 
-    `sampling.max_tokens` is the limit an environment may lower per call. A prompt that leaves no room raises DataFailure.
+    `sampling.max_tokens` is the limit an environment may lower per call. A prompt that leaves no room raises NoRoom.
     Each call has `call_timeout_s` seconds. With `sampling.seed` set, the n-th call uses seed + n.
     """
 
@@ -106,7 +106,7 @@ class RecordingPolicy:
     async def _sample(self, sequence: Sequence, max_tokens: int | None, span: str | None) -> ModelReply:
         room = self._max_model_len - len(sequence)
         if room < 1:
-            raise DataFailure(f"prompt of {len(sequence)} tokens leaves no room in max_model_len={self._max_model_len}")
+            raise NoRoom(f"prompt of {len(sequence)} tokens leaves no room in max_model_len={self._max_model_len}")
         limit = min(room, self._sampling.max_tokens, max_tokens or self._sampling.max_tokens)
         seed = None if self._sampling.seed is None else self._sampling.seed + self._calls
         self._calls += 1

@@ -24,6 +24,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from envs.warp.limits import Limits
+from envs.warp.report import Report
 from recipes.cli import compose_config
 from recipes.reports import Ask, ask_engines, describe, report_settings, write_report
 from rlcore.config import Config, check_files
@@ -33,7 +34,7 @@ from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure, RunFa
 from rlcore.evaluation import EVALUATION_SEED
 from rlcore.metrics import console
 from rlcore.runtime import Runtime
-from rlcore.targets import Target, build
+from rlcore.targets import Target, build, resolve
 from rlcore.types import Outcome, Query
 
 KEY = "OPENAI_API_KEY"  # environment variable; without it no key is sent
@@ -104,10 +105,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
     if not any(override.startswith(("env=", "recipe=")) for override in overrides):
         overrides = ["env=warp_report", *overrides]
     config = compose_config("write_report", overrides)
-    if "retriever" not in config.env.services:
-        raise ConfigError(
-            f"env={config.env.name} has no service 'retriever' to search with; use env=warp_report or another report"
-        )
+    if resolve(config.env.target) is not Report or "retriever" not in config.env.services:
+        raise ConfigError(f"env={config.env.name} does not write reports with a service 'retriever'; use env=warp_report")
     if arguments.url is not None:
         if config.env.preflight is not None:
             build(config.env.preflight)

@@ -12,7 +12,7 @@ from envs.warp.machine import WarpState
 from envs.warp.passages import Retriever, retrieve
 from envs.warp.render import render
 from rlcore.environment import Policy
-from rlcore.errors import DataFailure
+from rlcore.errors import DataFailure, NoRoom
 from rlcore.types import Outcome, Query
 
 
@@ -44,7 +44,7 @@ class Report:
             state, cursor, name = machine.state, machine.cursor, machine.hash
             try:
                 completion = await policy.generate(machine.prompt(), max_tokens=self.limits.max_tokens(state), span=state)
-            except DataFailure:  # the prompt leaves no room for a reply: this action fails, what is written stays
+            except NoRoom:  # this action fails, what is written stays
                 reply = Reply(None, "no_room", None)
                 machine.apply(reply)
             else:

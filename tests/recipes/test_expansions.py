@@ -82,8 +82,8 @@ def test_a_report_with_nothing_left_to_expand_ends():
     assert list(outcome.data["drafts"]) == ["0"] and outcome.metrics["reached"] == 0
 
 
-def trajectory(reward: Any, **metrics: float) -> Trajectory:
-    return Trajectory(Query("q"), "g", 0, outcome=Outcome({}, metrics), reward=reward)
+def trajectory(reward: Any, last: str = "write", **metrics: float) -> Trajectory:
+    return Trajectory(Query("q"), "g", 0, outcome=Outcome({"steps": [{"action": last}]}, metrics), reward=reward)
 
 
 def test_drafts_are_scored_one_by_one_and_one_without_a_score_leaves_none():
@@ -107,17 +107,27 @@ def test_the_curve_by_hand_and_its_plot(tmp_path):
         trajectory(scored(0.5, {"0": 0.6}), refused=1),  # it never reached 1
         trajectory(unavailable("down"), refused=0),
     ]
-    free = [trajectory(scored(0.1), expanded=0), trajectory(scored(0.5), expanded=3), trajectory(unavailable("x"), expanded=9)]
-    result = curve(forced_ones, free, [2, 1, 0])
+    free = [
+        trajectory(scored(0.1), "terminate", expanded=0),
+        trajectory(scored(0.5), "terminate", expanded=3),
+        trajectory(unavailable("x"), "terminate", expanded=9),
+        trajectory(scored(0.9), expanded=3),  # the expansions were used up
+    ]
+    result = curve(forced_ones, free, [1, 0])
     # 0.2 and 0.6: mean 0.4, sample standard deviation sqrt(0.08), standard error 0.2; 0.1 and 0.5 likewise
     assert result["forced"] == [
         {"expansions": 0, "reward": pytest.approx(0.4), "reward_se": pytest.approx(0.2), "n": 2},
         {"expansions": 1, "reward": 0.4, "reward_se": None, "n": 1},
     ]
-    assert result["refused"] == 3
+    assert [(p["expansions"], p["reward"], p["n"]) for p in result["throughout"]] == [(0, 0.2, 1), (1, 0.4, 1)]
+    assert curve(forced_ones, free, [0, 2])["throughout"] == []
+    assert result["refused"] == 3 and result["limited"] == 1
     assert result["own"] == {
         "reward": pytest.approx(0.3), "reward_se": pytest.approx(0.2), "n": 2, "expansions": 1.5,
         "distribution": {"0": 1, "3": 1},
     }  # fmt: skip
+    limited = curve(forced_ones, free[3:], [1, 0])
+    assert limited["own"] == {"reward": None, "reward_se": None, "n": 0, "expansions": None, "distribution": {}}
+    plot(limited, tmp_path / "curve.png")
     plot(result, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG") and len(list(tmp_path.iterdir())) == 1

@@ -12,7 +12,7 @@ import pytest
 from envs.warp.report import Report
 from recipes.reports import Journal, write_report
 from rlcore.endpoint import EndpointReply
-from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure
+from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure, NoRoom
 from tests.recipes.report_world import NOP, QUERY, reply, retriever
 
 TOKENS = {56: "search", 160: "initialize", 144: "write", 112: "extend"}
@@ -78,14 +78,14 @@ def test_a_finished_report_is_not_written_again(tmp_path):
     assert write(tmp_path / "a.md", again) == wanted and again.asked == []
 
 
-def test_a_request_that_the_model_refuses_is_on_file_as_well(tmp_path):
-    """A prompt without room: the report goes on without that section, and again in the same way."""
+def test_a_prompt_without_room_is_on_file_as_well(tmp_path):
+    """The report goes on without that section, and again in the same way."""
 
     class Refusing(Model):
         async def __call__(self, messages: Any, max_tokens: int | None, seed: int) -> EndpointReply:
             if len(self.asked) == 3:
                 self.asked.append(("refused", seed))
-                raise DataFailure("no room")
+                raise NoRoom("prompt of 9000 tokens")
             return await super().__call__(messages, max_tokens, seed)
 
     async def once(model: Model) -> str:
@@ -96,6 +96,21 @@ def test_a_request_that_the_model_refuses_is_on_file_as_well(tmp_path):
     first, again = Refusing(), Model()
     wanted = asyncio.run(once(first))
     assert asyncio.run(once(again)) == wanted and again.asked == [] and ("refused", 7 + 5) in first.asked
+
+
+def test_a_refused_request_stops_the_report_and_is_asked_again(tmp_path):
+    class Refusing(Model):
+        async def __call__(self, messages: Any, max_tokens: int | None, seed: int) -> EndpointReply:
+            if len(self.asked) == 3:
+                raise DataFailure("answered 400: max_tokens is not supported")
+            return await super().__call__(messages, max_tokens, seed)
+
+    with pytest.raises(DataFailure, match="max_tokens is not supported"):
+        write(tmp_path / "a.md", Refusing())
+    assert not (tmp_path / "a.md").exists()
+    again, whole = Model(), Model()
+    assert write(tmp_path / "a.md", again) == write(tmp_path / "b.md", whole)
+    assert again.asked == whole.asked[3:]
 
 
 def test_another_seed_writes_another_report(tmp_path):

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from rlcore.endpoint import Endpoint, _seconds
-from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure
+from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure, NoRoom
 
 MESSAGES = [{"role": "user", "content": "你好"}]
 NO_HEADER = "sk-\nsecret"
@@ -95,6 +95,22 @@ def test_what_does_not_pass_is_asked_once_and_never_shows_the_key(server, status
     with pytest.raises(error, match=f"answered {status}: no: ") as raised:
         ask(server, (status, "no: sk-secret", 0))
     assert len(server.requests) == 1 and "sk-secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "error"),
+    [
+        (400, '{"error": {"code": "context_length_exceeded"}}', NoRoom),
+        (400, "This model's maximum context length is 4096 tokens. However, you requested 5000", NoRoom),
+        (400, "the request exceeds the available context size. try increasing it", NoRoom),
+        (413, "payload too large", NoRoom),
+        (400, "Unsupported parameter: max_tokens", DataFailure),
+    ],
+)
+def test_only_a_prompt_that_is_too_long_has_no_room(server, status, text, error):
+    with pytest.raises(DataFailure) as raised:
+        ask(server, (status, text, 0))
+    assert type(raised.value) is error
 
 
 def test_the_key_is_masked_before_the_message_is_cut(server):

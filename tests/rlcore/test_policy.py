@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from rlcore.errors import DataFailure
+from rlcore.errors import NoRoom
 from rlcore.policy import ChatRenderer, RecordingPolicy
 from rlcore.sampling import Sampling
 from rlcore.types import Query, Trajectory
@@ -83,7 +83,7 @@ def test_the_n_th_call_has_its_own_seed_and_limits_only_shrink():
 
 def test_a_prompt_that_fills_the_model_is_a_data_failure():
     p, _ = policy(ScriptedEngine(lambda prompt: "x"), max_model_len=20)
-    with pytest.raises(DataFailure, match="leaves no room in max_model_len=20"):
+    with pytest.raises(NoRoom, match="leaves no room in max_model_len=20"):
         asyncio.run(p.generate([{"role": "user", "content": "long" * 10}]))
 
 

@@ -111,6 +111,11 @@ def test_an_endpoint_that_is_not_there_stops_with_a_word_on_how_to_go_on(tmp_pat
     assert "the same command goes on from there" in errors
 
 
+def test_an_environment_of_single_actions_is_refused_before_anything_starts(tmp_path, capsys):
+    assert main([QUESTION, "--out", str(tmp_path / "a.md"), "env=warp_atomic"]) == 2
+    assert "env=warp_atomic does not write reports" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
 def test_bad_input_is_one_message(tmp_path, capsys):
     assert main([QUESTION, "--url", "http://127.0.0.1:9", "env.args.limit=3", "nonsense.key=1"]) == 2
     assert "unknown key 'nonsense.key'" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from envs.warp.limits import Limits
 from envs.warp.machine import WarpState
 from envs.warp.report import Report
-from rlcore.errors import DataFailure
+from rlcore.errors import DataFailure, NoRoom
 from rlcore.types import Query
 
 QUESTION = "What about A, B and C?"
@@ -209,7 +209,7 @@ def test_a_prompt_that_leaves_no_room_ends_its_action_and_not_the_report(query, 
     class Narrow(scripted):
         async def generate(self, messages, **kwargs):
             if "write section-2" in messages[1]["content"]:
-                raise DataFailure("prompt of 9000 tokens leaves no room")
+                raise NoRoom("prompt of 9000 tokens leaves no room")
             return await super().generate(messages, **kwargs)
 
     policy = Narrow([SEARCH, INIT, SEARCH, WRITE, SEARCH, SEARCH, WRITE, NOP])
