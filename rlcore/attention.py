@@ -76,12 +76,20 @@ def packed_attention(
     for i, (length, prompt) in enumerate(layout.blocks):
         k, v = keys[i], values[i]
         if prompt is not None:
-            k, v = torch.cat([keys[prompt], k], dim=2), torch.cat([values[prompt], v], dim=2)
+            # No fused kernel of CUDA takes a mask and fewer key-value heads than heads: each head gets its own copy.
+            repeats = query.shape[1] // key.shape[1]
+            k, v = (torch.cat([x[prompt], x[i]], dim=2).repeat_interleave(repeats, dim=1) for x in (keys, values))
         if window is not None and k.shape[2] > window:
             raise ValueError(f"a sequence of {k.shape[2]} tokens is longer than the model's attention window of {window}")
         parts.append(
             scaled_dot_product_attention(
-                queries[i], k, v, layout.masks[i], is_causal=prompt is None and length > 1, scale=scaling, enable_gqa=True
+                queries[i],
+                k,
+                v,
+                layout.masks[i],
+                is_causal=prompt is None and length > 1,
+                scale=scaling,
+                enable_gqa=prompt is None,
             )
         )
     return torch.cat(parts, dim=2).transpose(1, 2), None

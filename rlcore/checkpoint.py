@@ -51,7 +51,10 @@ def make_run_dir(config: Config) -> Path:
 def write_atomic(path: Path, text: str) -> None:
     """Write a file beside its place and rename it into it."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
@@ -141,6 +144,7 @@ class Checkpoints:
                 await asyncio.sleep(POLL_S)
             write_atomic(temporary / "run.json", state)
             os.replace(temporary, self._folder / _name(step))
+            _sync(self._folder)  # before older ones are removed
         except OSError as error:  # also one that a learner's thread met
             raise RunFailed(f"the checkpoint of step {step} could not be written: {getattr(error, 'cause', error)}") from error
         self._steps.append(step)
@@ -177,6 +181,15 @@ class Checkpoints:
             rewards = {_name(s): self._rewards.get(s) for s in self._steps}
             best = _name(ranked[0]) if ranked else None
             write_atomic(self._folder / "index.json", json.dumps({"best": best, "heldout_reward": rewards}, indent=2))
+
+
+def _sync(folder: Path) -> None:
+    """Put the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _name(step: int) -> str:

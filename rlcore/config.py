@@ -81,6 +81,7 @@ class ClusterConfig:
     reward_timeout_s: float
     step_timeout_s: float
     parity_tolerance: float
+    parity_mean_tolerance: float
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class _HeadLogprobs(torch.autograd.Function):
         hidden, weight, targets, entropy, log_p = ctx.saved_tensors
         kept = log_p is not None
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        d_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        d_weight: Tensor | None = None  # summed over chunks in fp32
         for start in range(0, len(targets), LOGIT_CHUNK):
             chunk = slice(start, start + LOGIT_CHUNK)
             if not kept:
@@ -66,9 +66,15 @@ class _HeadLogprobs(torch.autograd.Function):
             ).to(weight.dtype)  # fmt: skip
             if d_hidden is not None:
                 torch.mm(d_x, weight, out=d_hidden[chunk])
-            if d_weight is not None:
+            if not ctx.needs_input_grad[1]:
+                continue
+            if d_weight is None:
+                d_weight = torch.mm(d_x.t(), hidden[chunk]).float()
+            elif d_x.dtype == torch.float32:
                 d_weight.addmm_(d_x.t(), hidden[chunk])
-        return d_hidden, d_weight, None, None
+            else:
+                d_weight.add_(torch.mm(d_x.t(), hidden[chunk]))
+        return d_hidden, None if d_weight is None else d_weight.to(weight.dtype), None, None
 
 
 def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float, buffer: Tensor | None) -> Tensor:

@@ -187,15 +187,17 @@ class Learner:
         samples = [Sample(Sequence.demonstrated(*part), 0.0, number) for number, part in enumerate(parts)]
         (row,) = build_rows(samples, token_weights(samples, "token_mean"), 64)
         packed = dict(zip(row.targets, self._score_row(self._engine.module, row, 1.0).tolist(), strict=True))
-        difference = 0.0
+        difference, exact = 0.0, self.options.dtype == "float32"
         for context, reply in parts:
             with torch.no_grad():
                 ids = torch.tensor([context + reply], device=self._engine.device)
                 logits = self._engine.module.lm(ids).logits[0, len(context) - 1 : -1].float()
             own = torch.log_softmax(logits, -1)[range(len(reply)), reply]
             found = torch.tensor([packed[token] for token in reply], device=own.device)
-            difference = max(difference, (own - found).abs().max().item())
-        if not difference < (1e-3 if self.options.dtype == "float32" else 0.3):
+            differences = (own - found).abs()
+            # In bfloat16 a single logit may be a rounding of 0.1 apart; what is wrong is wrong on the whole.
+            difference = max(difference, (differences.max() if exact else differences.mean()).item())
+        if not difference < (1e-3 if exact else 0.1):
             name = type(self._engine.module.lm).__name__
             raise RuntimeError(
                 f"{name} does more than apply lm_head to its last hidden states, or its attention takes no block mask "
@@ -317,8 +319,8 @@ def check_on_policy(logprobs: Any, before: Any, dtype: str) -> None:
 def _deepspeed_config(o: LearnerOptions) -> dict[str, Any]:
     """DeepSpeed's config with what the framework owns filled in: batch sizes are formal, rows decide the real ones.
 
-    A window is many rows: their gradients are summed in fp32 also where the model is bfloat16 (not without ZeRO, which DeepSpeed
-    refuses; the placement plan says so).
+    A window is many rows on many ranks: their gradients are summed in fp32 also where the model is bfloat16 (not without ZeRO,
+    which DeepSpeed refuses).
     """
     sharded = o.deepspeed.get("zero_optimization", {}).get("stage", 0) > 0
     return {
@@ -328,7 +330,11 @@ def _deepspeed_config(o: LearnerOptions) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": o.dtype == "bfloat16"},
-        **({"data_types": {"grad_accum_dtype": "fp32"}} if o.dtype == "bfloat16" and sharded else {}),
+        **(
+            {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
+            if o.dtype == "bfloat16" and sharded
+            else {}
+        ),
         "steps_per_print": 10**9,
         **json.loads(json.dumps(o.deepspeed)),
     }

@@ -10,6 +10,7 @@ without ZeRO. What is frozen is not saved: it is the model's that the training s
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -88,6 +89,8 @@ def write(folder: Path, rank: int, tensors: dict[str, Tensor], metadata: dict[st
     path = folder / f"rank-{rank:05d}.safetensors"
     try:
         save_file(tensors, path, metadata)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())  # the folder gets its name only when its files are on disk
     except SafetensorError as error:  # what the disk says, in the library's words
         raise OSError(f"{path}: {error}") from error
 

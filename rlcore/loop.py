@@ -55,9 +55,16 @@ async def train(
     try:
         while state.step < algo.steps:
             began = time.monotonic()
-            groups = await _first(
-                buffer.take(algo.queries_per_step), producer, runtime.config.cluster.step_timeout_s, lambda: str(buffer.waiting())
-            )
+            try:
+                groups = await _first(
+                    buffer.take(algo.queries_per_step),
+                    producer,
+                    runtime.config.cluster.step_timeout_s,
+                    lambda: str(buffer.waiting()),
+                )
+            except RunFailed:  # rollouts or judges; the learner is well, and at the step that `state` says
+                await checkpoints.save(state)
+                raise
             waited = time.monotonic() - began
             sweep(groups, runtime.version, algo.max_staleness)
             penalties, figures = await kl_penalties(runtime, groups) if algo.kl.in_reward else (None, {})

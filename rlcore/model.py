@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,12 @@ def last_layers(model: Any, count: int) -> range:
 
 
 def end_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
-    """Every id that ends a turn: the tokenizer's EOS and all that the model's generation config declares."""
+    """Every id that ends a turn: the tokenizer's EOS and all that the model's generation config, in a folder or hub, declares."""
+    from transformers import GenerationConfig
+
     ids = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
-    config = Path(path) / "generation_config.json"
-    if config.is_file():
-        declared = json.loads(config.read_text()).get("eos_token_id")
+    with contextlib.suppress(OSError):  # a model need not have one
+        declared = GenerationConfig.from_pretrained(path).eos_token_id
         ids |= set(declared) if isinstance(declared, list) else ({declared} if declared is not None else set())
     if not ids:
         raise ValueError(f"neither the tokenizer nor the generation config of {path!r} names an end token")

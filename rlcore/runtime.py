@@ -184,7 +184,13 @@ class Runtime:
         k = self.config.cluster
         prompts = await self._probe_prompts(probe_queries)
         self.sync = WeightSync(
-            self.learners, self.engines.actors, max(1, k.engine_gpus), prompts, k.parity_tolerance, k.push_timeout_s
+            self.learners,
+            self.engines.actors,
+            max(1, k.engine_gpus),
+            prompts,
+            k.parity_tolerance,
+            k.parity_mean_tolerance,
+            k.push_timeout_s,
         )
         await self.sync.connect()
 

@@ -110,7 +110,7 @@ def connected(loop, learners):
     async def start():
         _, actors = await asyncio.gather(group.start(300.0), start_learners(learners))
         probe = [list(range(100, 160)), list(range(300, 340))]
-        sync = WeightSync(actors, group.actors, 1, probe, 1e-3, 120.0)
+        sync = WeightSync(actors, group.actors, 1, probe, 1e-3, 1e-3, 120.0)
         await sync.connect()
         return SimpleNamespace(group=group, engine=group.actors[0], learners=actors, sync=sync)
 

@@ -62,6 +62,21 @@ def test_used_as_any_other_model_it_takes_the_masks_any_other_takes(model):
     torch.testing.assert_close(got[mask.bool()], wanted[mask.bool()], rtol=0, atol=1e-6)
 
 
+def test_no_block_has_both_a_mask_and_grouped_heads(monkeypatch):
+    """CUDA has no fused kernel for the two together: scores of the whole block would exist in fp32."""
+    calls = []
+
+    def spy(query, key, value, mask, enable_gqa=False, **kwargs):
+        calls.append((mask is not None, enable_gqa, key.shape[1]))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=enable_gqa, **kwargs)
+
+    monkeypatch.setattr("rlcore.attention.scaled_dot_product_attention", spy)
+    layout, tokens = Layout(row(), torch.float32, "cpu"), len(row())
+    query, key = torch.randn(1, 4, tokens, 8), torch.randn(1, 2, tokens, 8)
+    packed_attention(None, query, key, key, None, layout=layout)
+    assert sorted(set(calls)) == [(False, True, 2), (True, False, 4)]
+
+
 def test_a_sequence_beyond_a_sliding_window_is_refused():
     layout, heads = Layout(whole_row([1, 2, 3]), torch.float32, "cpu"), torch.randn(1, 2, 3, 4)
     packed_attention(None, heads, heads, heads, None, layout=layout, sliding_window=3)

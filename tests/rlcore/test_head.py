@@ -48,15 +48,27 @@ def test_a_token_without_a_weight_has_a_gradient_of_exact_zeros_and_a_fixed_head
     assert (hidden.grad[1] == 0).all() and (hidden.grad[0] != 0).any() and head.weight.grad is None
 
 
-def test_bfloat16_is_summed_in_float32():
+def test_logits_in_bfloat16_have_a_softmax_in_float32():
+    """A log-probability of -8 itself rounded to bfloat16 would be off by up to 0.03."""
     torch.manual_seed(0)
-    head, hidden = torch.nn.Linear(16, 4000, bias=False), torch.randn(40, 16)
+    head, hidden = torch.nn.Linear(16, 4000, bias=False).bfloat16(), torch.randn(40, 16).bfloat16()
     targets = torch.arange(40)
-    wanted = Head(head)(hidden, targets, 1.0, False)
-    got = Head(head.to(torch.bfloat16))(hidden.to(torch.bfloat16), targets, 1.0, False)
-    for x, y in zip(got, wanted, strict=True):
-        assert x.dtype == torch.float32
-        torch.testing.assert_close(x, y, rtol=0, atol=0.05)
+    log_p = torch.log_softmax((hidden @ head.weight.t()).float(), dim=-1)
+    logprobs, entropy = Head(head)(hidden, targets, 1.0, False)
+    assert logprobs.dtype == entropy.dtype == torch.float32
+    torch.testing.assert_close(logprobs, log_p[range(40), targets], rtol=0, atol=1e-5)
+    torch.testing.assert_close(entropy, -(log_p.exp() * log_p).sum(-1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [1, 2000])
+def test_the_gradient_of_a_bfloat16_head_is_summed_over_chunks_in_float32(monkeypatch, chunk):
+    """1,000 tokens with the same gradient of 1/2: in bfloat16 their sum would stop at 128, where a half is lost in rounding."""
+    monkeypatch.setattr("rlcore.head.LOGIT_CHUNK", chunk)
+    head = torch.nn.Linear(1, 2, bias=False).bfloat16()
+    torch.nn.init.zeros_(head.weight)
+    logprobs, _ = Head(head)(torch.ones(1000, 1).bfloat16(), torch.zeros(1000, dtype=torch.long), 1.0, False)
+    logprobs.sum().backward()
+    assert head.weight.grad.tolist() == [[500.0], [-500.0]]
 
 
 def test_a_bias_is_refused():

@@ -71,10 +71,10 @@ def one_step(model, lr: float, loss: PolicyLoss) -> float:
     return norm.item()
 
 
-async def restarted(actors, stage: int):
+async def restarted(actors, stage: int, dtype: str = "float32"):
     """The GridLearners with a fresh engine of a ZeRO stage."""
     host, port = await actors[0].address.remote()
-    await asyncio.gather(*(a.restart.remote(stage, host, port) for a in actors))
+    await asyncio.gather(*(a.restart.remote(stage, host, port, dtype) for a in actors))
     return actors
 
 
@@ -182,6 +182,35 @@ def test_a_run_resumes_bit_for_bit_and_by_another_number_of_ranks(grid, loop, tm
             assert there == pytest.approx(scores, abs=1e-6)
             for got, wanted in zip(again, figures, strict=True):
                 assert got == pytest.approx(wanted, rel=1e-5, abs=1e-6), (ranks, stage)
+
+    loop.run(main())
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_in_bfloat16_ranks_do_not_change_the_gradient_and_a_run_resumes_bit_for_bit(grid, tiny, loop, tmp_path, stage):
+    """Its rounding is the forward pass's alone: one rank and two sum the same gradients of single sequences, in fp32."""
+    samples, exact = window(), plain_gradient(tiny)
+    weights = token_weights(samples, "trajectory_mean")
+
+    async def main():
+        gradients = {}
+        for ranks in (1, 2):
+            actors = await restarted(grid[ranks], stage, "bfloat16")
+            shares = spread_rows(build_rows(samples, weights, 1), ranks)
+            found = await asyncio.gather(*(a.gradients.remote(rows, LOSS) for a, rows in zip(actors, shares, strict=True)))
+            gradients[ranks] = found[0]
+        assert (gradients[1] - exact).norm() < 0.05 * exact.norm()
+        assert (gradients[2] - gradients[1]).norm() < 1e-5 * exact.norm()
+        actors = await restarted(grid[2], stage, "bfloat16")
+        await on_every_rank(actors, first=True)
+        checkpoint = await saved(actors, tmp_path)
+        scores = (await asyncio.gather(*(a.score.remote(PROBE) for a in actors)))[0][0]
+        bad = await on_every_rank(actors, float("nan"))
+        assert bad["nonfinite"] == 1
+        assert (await asyncio.gather(*(a.score.remote(PROBE) for a in actors)))[0][0] == scores
+        figures = await steps(actors, 2, 24)
+        assert await loaded(await restarted(actors, stage, "bfloat16"), checkpoint) == scores
+        assert await steps(actors, 2, 24) == figures
 
     loop.run(main())
 

@@ -151,8 +151,12 @@ class FakeRuntime:
 def run_training(runtime, folder):
     logged = []
     metrics = SimpleNamespace(log=lambda figures, stage, step: logged.append(figures), wandb_id=None)
-    checkpoints = Checkpoints(folder, [], None, 0, 5.0)
-    asyncio.run(train(runtime, QueryCursor([Query("a")], 0), RunState(), metrics, folder, checkpoints))
+
+    async def main():
+        async with Checkpoints(folder, [], None, 0, 5.0) as checkpoints:
+            await train(runtime, QueryCursor([Query("a")], 0), RunState(), metrics, folder, checkpoints)
+
+    asyncio.run(main())
     return logged
 
 
@@ -183,6 +187,15 @@ def test_a_judge_that_is_lost_ends_the_training(tmp_path):
     runtime.judges, runtime.rollouts = Lost({}), lambda *_: FakeRollouts(lambda n: [None] * 99)
     with pytest.raises(RunFailed, match="a judge is lost: out of memory"):
         run_training(runtime, tmp_path)
+
+
+def test_rollouts_that_fail_end_the_training_and_the_steps_that_were_taken_are_kept(tmp_path):
+    runtime = FakeRuntime([1.0, 1.0], steps=9)
+    runtime.rollouts = lambda *_: FakeRollouts(lambda n: [1.0, 0.0, 0.0] if n <= 2 else [None] * 3)
+    with pytest.raises(RunFailed, match="rollouts failed .*the last: reward_unavailable: judge down"):
+        run_training(runtime, tmp_path)
+    state = json.loads((tmp_path / "checkpoints" / "step-000002" / "run.json").read_text())
+    assert (state["step"], state["version"], len(list((tmp_path / "checkpoints").glob("step-*")))) == (2, 2, 1)
 
 
 def test_kl_in_the_reward_is_summed_over_each_trajectorys_tokens():

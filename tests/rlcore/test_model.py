@@ -1,11 +1,13 @@
 """Which parameters are trained, and which model it is."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
-from rlcore.model import SAMPLE_BYTES, train_last_layers, weights_fingerprint
+from rlcore.model import SAMPLE_BYTES, end_token_ids, train_last_layers, weights_fingerprint
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
@@ -30,6 +32,19 @@ def test_the_last_layers_get_the_gradients_they_get_when_all_are_trained(model):
 def test_a_count_the_model_does_not_have_is_refused(model, count):
     with pytest.raises(ValueError, match=f"train_layers={count} must be between 1 and the model's 2"):
         train_last_layers(model, count)
+
+
+def test_a_turn_ends_with_all_that_tokenizer_and_generation_config_name(tmp_path, monkeypatch):
+    """Also those of a model on a hub, which is no folder."""
+    tokenizer, read = SimpleNamespace(eos_token_id=7), GenerationConfig.from_pretrained
+    assert end_token_ids(str(tmp_path), tokenizer) == (7,)
+    GenerationConfig(eos_token_id=[7, 9]).save_pretrained(tmp_path)
+    monkeypatch.setattr(GenerationConfig, "from_pretrained", lambda name: read({"hub/model": tmp_path}[name]))
+    assert end_token_ids("hub/model", tokenizer) == (7, 9)
+    assert end_token_ids("hub/model", SimpleNamespace(eos_token_id=None)) == (7, 9)
+    (tmp_path / "generation_config.json").unlink()
+    with pytest.raises(ValueError, match="names an end token"):
+        end_token_ids("hub/model", SimpleNamespace(eos_token_id=None))
 
 
 def test_the_fingerprint_is_of_configuration_and_content(tmp_path):
