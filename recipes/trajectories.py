@@ -51,7 +51,7 @@ from rlcore.sampling import Sampling
 from rlcore.targets import resolve
 from rlcore.types import Query, Trajectory
 
-VERSION = 2  # raise it when prompts, teachers or samples change: what was played before is then played again
+VERSION = 3  # raise it when prompts, teachers or samples change: what was played before is then played again
 SPLITS = ("train", "heldout")
 
 

@@ -5,7 +5,8 @@ r"""The rule reward of a whole report: which facts of the query's checklist does
 | part     | what a rule can verify of the written sections                                                             |
 | -------- | ---------------------------------------------------------------------------------------------------------- |
 | facts    | mean over the checklist: 1 for a fact stated under a citation that holds, `uncited` for one stated without  |
-|          | a citation, 0 for one stated only under citations that do not hold, or not at all                          |
+|          | a citation, 0 for one stated only under citations that do not hold (an invented one never does), or not at |
+|          | all                                                                                                        |
 | holding  | share of the sentences with citations whose citations hold: the cited documents have all of the sentence's |
 |          | figures and half of its words                                                                              |
 | distinct | share of the sentences that do not repeat an earlier one with the same citations                           |

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from envs.retrieval.corpus import read_corpus
-from envs.warp.citations import drop_citations
+from envs.warp.citations import drop_citations, keep_citations
 from envs.warp.outline import Outline
 from rewards.compare import GAP, Dimensions, against_reference, gaps, majority
 from rewards.judged import Unavailable, ask_scores, named, rubric_messages
@@ -164,7 +164,7 @@ class WarpReportJudged:
             lines.append(f"{'#' * (len(path) + 1)} {screen(section.title, heading=True)}".strip())
             words += length(section.title)
             if section.content is not None:
-                text = screen(section.content)
+                text = screen(keep_citations(section.content, outcome["passages"]))  # an invented source is none
                 lines.append(text)
                 words, written = words + length(section.content), written or bool(text.strip())
         fit = min(1.0, self.most_words / max(words, 1)) if self.most_words else 1.0

@@ -5,7 +5,7 @@ citations too, but a strict reply must use the plain form (`is_malformed`), and 
 tolerant one. `\nocite` and `\citestyle` cite nothing in the text. `#1` is a macro's placeholder, not a key.
 
 A key is only ever given out by a `PassageBook`; it is never read from a passage's text, so what a document says cannot make
-a key valid.
+a key valid. Nor does a later search: in a stored text a key that its prompt did not show stays, marked as INVENTED.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _PLAIN = re.compile(r"\\cite\{([^{}]*)\}")
 _ANY = re.compile(r"\\[A-Za-z]{0,12}cite", re.IGNORECASE)
 _SEPARATOR = re.compile(r"[,，;；、]")
 _SILENT = ("nocite", "citestyle")
+INVENTED = "invented:"  # before such a key; no book has a key like that
 
 
 class Document(Protocol):
@@ -102,6 +103,18 @@ def keep_citations(text: str, allowed: Iterable[str]) -> str:
         return "\\cite{" + ", ".join(left) + "}" if left else ""
 
     return map_citations(text, kept)
+
+
+def mark_invented(text: str, allowed: Iterable[str]) -> str:
+    """The text with INVENTED before every key that is not allowed, in the plain form. A marked key resolves to nothing, so that
+    rendering removes it; a reward can still tell a sentence under an invented source from one without any."""
+    allowed = set(allowed)
+
+    def marked(keys: list[str]) -> str:
+        names = [key if key in allowed else INVENTED + key for key in keys]
+        return "\\cite{" + ", ".join(names) + "}" if names else ""
+
+    return map_citations(text, marked)
 
 
 class PassageBook:

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envs.warp.actions import Context, Reply, parse_reply
-from envs.warp.citations import Document, PassageBook, invented_keys, keep_citations
+from envs.warp.citations import Document, PassageBook, mark_invented
 from envs.warp.language import CountTokens, count_words, detect_language, shorten
 from envs.warp.limits import Limits
 from envs.warp.outline import Outline, Path, parse_position, state_hash
@@ -40,8 +40,8 @@ from rlcore.environment import Message
 
 class WarpState:
     """One report being written. Read `state` ("search", "initialize", "write", "extend", "done"), `cursor`, `outline`,
-    `shown` (keys of the last search's passages), `book`, the counters `step`, `expansions`, `invented`, and `failures`: the
-    actions that failed for good, which are those given up and, in free control, every impossible one.
+    `shown` (keys of the last search's passages), `book`, the counters `step` and `expansions`, and `failures`: the actions that
+    failed for good, which are those given up and, in free control, every impossible one.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class WarpState:
         self.shown: list[str] = []
         self.step = 0
         self.expansions = 0  # deepening attempts, failed ones included
-        self.invented = 0  # citation keys removed from texts because their prompt did not show them
         self.failures: list[dict[str, Any]] = []  # {"step", "state", "cursor", "error"}
         self.out_of_steps = False
         self._refusal: Refusal | None = None
@@ -149,8 +148,7 @@ class WarpState:
 
     def _write(self, content: str) -> None:
         assert self.outline is not None and self.cursor is not None
-        self.invented += len(invented_keys(content, self.shown))
-        self.outline.write(self.cursor, keep_citations(content, self.shown))
+        self.outline.write(self.cursor, mark_invented(content, self.shown))
         self._last_written = parse_position(self.cursor) or ()
         self._next_section()
 

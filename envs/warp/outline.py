@@ -32,7 +32,8 @@ def format_position(path: Path) -> str:
 
 @dataclass(slots=True)
 class Section:
-    """One node: planned while `content` is None, written afterwards. Its children are written after it."""
+    """One node: planned while `content` is None, written afterwards. Its children are written after it. In `content` a key that
+    its prompt did not show is marked (envs.warp.citations.mark_invented)."""
 
     title: str
     plan: str

@@ -1,7 +1,8 @@
 """The prompt of each state: what the state machine knows, then one line that says what to do and in which form.
 
-Every action is an independent prompt of one system and one user message. Inputs go in as they are, nothing is escaped. The
-compact instructions are short on purpose: small models must learn them, and a report repeats them a hundred times. `prompts:
+Every action is an independent prompt of one system and one user message. Inputs go in as they are, nothing is escaped; but a
+passage stands on one line, after its key, so that no line of a document can pass for another entry or for the task. The compact
+instructions are short on purpose: small models must learn them, and a report repeats them a hundred times. `prompts:
 detailed` adds the rules that a model needs which was not trained on them. The texts are in envs/warp/wording.py.
 """
 
@@ -53,7 +54,7 @@ def build_prompt(
     if outline is not None:
         parts.append(outline)
     if state in ("initialize", "write"):
-        parts += [f"{key}: {text}" for key, text in passages] or [words.nothing]
+        parts += [f"{key}: {' '.join(text.split())}" for key, text in passages] or [words.nothing]
     if refusal is not None:
         parts.append(words.refused.format(_fill(words.errors[refusal.error], limits, legal=", ".join(refusal.legal))))
     task = "free" if free else _task(state, limits, bool(passages))

@@ -1,8 +1,8 @@
 r"""From outline to Markdown: numbered headings, `[n]` markers numbered by first appearance, and the list they refer to.
 
 The list is filled from the passage book alone. Whatever looks like a source and is not in it is removed and counted: unknown
-`\cite` keys, literal "[7]" markers, and web addresses of no retrieved passage. `lay_out` does that for every output format;
-envs/warp/render_html.py writes the other one.
+`\cite` keys, literal "[7]" markers, and web addresses ("https://", "www.") of no retrieved passage. `lay_out` does that for every
+output format; envs/warp/render_html.py writes the other one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ _ESCAPED_MARKER = re.compile(r"\\\[(\d+(?:\s*[,–-]\s*\d+)*)\\?\]")
 _ENTITY = re.compile(r"&#?\w{1,10};")
 OPEN, CLOSE = "\ue000", "\ue001"  # around our own markers' numbers, until the model's are gone (private use characters)
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]*)\)")
-_URL = re.compile(_GAP + r"<?(https?://[^\s<>)\]\ue000]*[^\s<>)\]\ue000.,;:!?])>?")
+# Scripts without spaces, and their punctuation, go on right after an address.
+_CJK = "\u2014\u2018-\u201d\u2026\u3000-\u9fff\uac00-\ud7af\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003134f"
+_ENDS = f'\\s<>")\\]{OPEN}{_CJK}'
+_URL = re.compile(rf"{_GAP}<?((?:https?://|(?<![a-z0-9_.@-])www\.)[^{_ENDS}]*[^{_ENDS}.,;:!?])>?", re.IGNORECASE)
+_HOST = re.compile(r"^[^/?#]*(?://[^/?#]*)?")  # with the scheme, where there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,9 @@ class _Citations:
 
     def __init__(self, book: Sources) -> None:
         self.book = book
-        self.urls = {book[key].url for key in book} - {""}
+        urls = [_folded(book[key].url) for key in book]
+        self.urls = {*urls, *(url.partition("://")[2] for url in urls)} - {""}  # "www." is also written without a scheme
+        self.longest = max(map(len, self.urls), default=0)
         self.numbers: dict[str, int] = {}
         self.removed: list[str] = []
 
@@ -101,7 +107,7 @@ class _Citations:
         text = _ESCAPED_MARKER.sub(r"[\1]", _ENTITY.sub(_bracket, text))  # Markdown would show these as markers
         text = map_citations(text.replace(OPEN, "").replace(CLOSE, ""), self.markers)
         text = _LINK.sub(self._link, _MENTION.sub("", text))
-        text = _URL.sub(lambda m: m[0] if m[1] in self.urls else self._drop(m[1]), text)
+        text = _URL.sub(self._address, text)
         for _ in range(9):  # "[[3]7]" leaves another one behind
             if not _LITERAL_MARKER.search(text):
                 return text
@@ -110,7 +116,13 @@ class _Citations:
 
     def _link(self, match: re.Match[str]) -> str:
         label = "" if match[1].strip().isdigit() else match[1]
-        return f"{label} {match[2]}" if match[2] in self.urls else label + self._drop(match[2])
+        return f"{label} {match[2]}" if _folded(match[2]) in self.urls else label + self._drop(match[2])
+
+    def _address(self, match: re.Match[str]) -> str:
+        """An address stays when a passage has it, which may go on where this one seems to end: ".../Lima_(city)", ".../利马"."""
+        text, least = _folded(match.string[match.start(1) : match.start(1) + self.longest]), len(match[1])
+        known = any(len(url) >= least and text.startswith(url) for url in self.urls)
+        return match[0] if known else self._drop(match[1])
 
     def _drop(self, what: str) -> str:
         self.removed.append(what)
@@ -169,6 +181,11 @@ def _text(section: Section, citations: _Citations) -> str:
 
 def _title(title: str, citations: _Citations, labels: Labels) -> str:
     return clean_title(citations.text(drop_citations(title))) or labels.untitled
+
+
+def _folded(url: str) -> str:
+    """The address with scheme and host in lower case, where case says nothing."""
+    return _HOST.sub(lambda match: match[0].casefold(), url)
 
 
 def _entry(document: Source, number: int) -> str:

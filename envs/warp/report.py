@@ -76,9 +76,10 @@ def finish(machine: WarpState, steps: list[dict[str, Any]]) -> Outcome:
     """The outcome of a machine that is done.
 
     data: report_markdown (envs.warp.render_html.report_html makes a page of the data), language, outline (JSON, None if never
-    planned), steps, failures (the actions that failed for good: step, state, cursor, error), passages {key: {doc_id, title,
-    url}}, invented (how many citations and links were removed because no shown passage has them), complete (every section is
-    written, from at least one passage, within the step limit).
+    planned; its texts as written, keys that their prompts did not show marked), steps, failures (the actions that failed for
+    good: step, state, cursor, error), passages {key: {doc_id, title, url}}, invented (how many citations and links the report
+    leaves out because no shown passage has them), complete (every section is written, from at least one passage, within the
+    step limit).
     """
     if machine.outline is None:
         markdown, references, removed, written = "", [], [], []
@@ -87,7 +88,6 @@ def finish(machine: WarpState, steps: list[dict[str, Any]]) -> Outcome:
         markdown, references, removed = rendered.markdown, rendered.references, rendered.removed
         written = [section for _, section in machine.outline.walk() if section.content is not None]
     n_sections = sum(1 for _ in machine.outline.walk()) if machine.outline else 0
-    invented = machine.invented + len(removed)
     complete = not machine.out_of_steps and 0 < n_sections == len(written) and len(machine.book) > 0
     metrics = {
         "complete": float(complete),
@@ -96,8 +96,8 @@ def finish(machine: WarpState, steps: list[dict[str, Any]]) -> Outcome:
         "sections": float(n_sections),
         "expanded": float(sum(s["action"] == "expand" for s in steps)),
         "references": float(len(references)),
-        "citations": float(sum(len(cited_keys(section.content or "")) for section in written)),
-        "invented": float(invented),
+        "citations": float(sum(key in machine.book for section in written for key in cited_keys(section.content or ""))),
+        "invented": float(len(removed)),
         "failures": float(len(machine.failures)),
     }
     data = {
@@ -107,7 +107,7 @@ def finish(machine: WarpState, steps: list[dict[str, Any]]) -> Outcome:
         "steps": steps,
         "failures": machine.failures,
         "passages": machine.book.to_json(),
-        "invented": invented,
+        "invented": len(removed),
         "complete": complete,
     }
     return Outcome(data, metrics, truncated=machine.out_of_steps)

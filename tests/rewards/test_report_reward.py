@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
+from envs.warp.report import Report
 from rewards.report import WarpReport, checklist_score
 from rewards.sentences import Sentence, sentences
 from rlcore.errors import ConfigError
 from rlcore.targets import Target, build
 from rlcore.types import Outcome, Query, Trajectory
+from tests.envs.warp.conftest import Doc, Scripted
 
 ROWS = [
     ("peru-capital", "Capital of Peru", "The capital of Peru is Lima and its continent is South America."),
@@ -66,6 +69,9 @@ def test_sentences_keep_their_citations_on_either_side_of_the_stop():
         Sentence("面积很大。", ("b",)),
     ]
     assert sentences("") == sentences(" . \\cite{a}") == []
+    # Nothing but punctuation in between, and keys that would end a sentence if they were words
+    assert sentences("It is so. (\\cite{a})\n- \\cite{b}\nNext.") == [Sentence("It is so.", ("a", "b")), Sentence("Next.", ())]
+    assert sentences("It is so \\cite{a. b\nc。d} \\cite{7}.") == [Sentence("It is so.", ("a. b\nc。d", "7"))]
 
 
 def test_both_facts_under_their_documents_are_everything():
@@ -91,6 +97,67 @@ def test_both_facts_under_their_documents_are_everything():
 def test_one_sentence(text, facts, holding):
     found = parts(text)
     assert (found["facts"], found["holding"]) == (pytest.approx(facts), holding)
+
+
+class ByName:
+    """A search whose keywords are ids of documents."""
+
+    async def search(self, queries: list[str], k: int) -> list[list[Doc]]:
+        return [[Doc(*row) for row in ROWS if row[0] == name] for name in queries]
+
+
+def written(*texts: str) -> Trajectory:
+    """The report of a policy that writes these texts, each after a search that gives out textid1 and textid2 only."""
+
+    def reply(action: Any) -> str:
+        return f"<thought>t</thought><action>{action if isinstance(action, str) else json.dumps(action)}</action>"
+
+    plan = {"name": "init-plan", "title": "Peru", "sections": [{"title": f"Part {n}", "plan": "p"} for n in range(len(texts))]}
+    search = reply({"name": "search", "keywords": ["peru-capital", "peru-size"]})
+    first = reply({"name": "search", "keywords": ["peru-capital", "peru-size", "lima"]})
+    script = [first, reply(plan), *(step for text in texts for step in (search, reply(text)))]
+    limits = {"min_sections": 1, "max_expansions": 0, "citation_required": False}
+    query = Query("q1", {"question": QUESTION, "checklist": CHECKLIST})
+    outcome = asyncio.run(Report(ByName(), limits).run(query, Scripted(script)))
+    assert outcome.data["complete"] and outcome.metrics["valid_share"] == 1
+    return Trajectory(query, "g", 0, outcome=outcome)
+
+
+LONG = "The capital of Peru is Lima and its continent is South America"  # a WRITE has more than 50 characters
+
+
+@pytest.mark.parametrize(
+    ("mark", "facts", "holding", "invented", "references"),
+    [
+        (" \\cite{textid1}", 1 / 2, 1, 0, 1),
+        ("", 0.25 / 2, 0, 0, 0),  # uncited
+        (" \\cite{textid2}", 0, 0, 0, 1),  # a real key, but not of what is said
+        (" \\cite{textid999}", 0, 0, 1, 0),
+        (" \\cite{textid1, textid999}", 0, 0, 1, 1),
+        (" \\cite{textid1} \\cite{a. b}", 0, 0, 1, 1),
+        (" \\cite{textid3}", 0, 0, 1, 0),  # says so, but this prompt did not show it
+        (" \\cite{invented:textid1}", 0, 0, 1, 0),
+    ],
+)
+def test_an_invented_key_earns_no_more_than_a_wrong_one(corpus, mark, facts, holding, invented, references):
+    trajectory = written(f"{LONG}{mark}.")
+    result, metrics = WarpReport(corpus)(trajectory), trajectory.outcome.metrics
+    markdown = trajectory.outcome.data["report_markdown"]
+    assert (result.components["facts"], result.components["holding"]) == (facts, holding)
+    assert result.value == pytest.approx(facts * (1 - 0.2 * (1 - holding)))
+    assert (metrics["invented"], metrics["references"], metrics["citations"]) == (invented, references, references)
+    assert "textid" not in markdown and "invented" not in markdown and ("[1]." in markdown) is bool(references)
+
+
+def test_an_invented_key_costs_what_is_written_beside_it(corpus):
+    reward, size = WarpReport(corpus), "The area of Peru is 1,285,216 square kilometres"
+    honest, bare, invented = (
+        reward(written(f"{LONG} \\cite{{textid1}}.", f"{size} in all{mark}."))
+        for mark in (" \\cite{textid2}", "", " \\cite{textid4}")
+    )
+    assert honest.value == 1
+    assert bare.value == pytest.approx((1 + 0.25) / 2)  # one citation, and it holds
+    assert invented.value == pytest.approx(1 / 2 * (1 - 0.2 / 2))  # one of two citations holds
 
 
 def test_the_equation_by_hand(corpus):

@@ -12,6 +12,7 @@ from envs.warp.citations import (
     invented_keys,
     is_malformed,
     keep_citations,
+    mark_invented,
     normalise_citations,
 )
 from envs.warp.limits import Limits
@@ -85,6 +86,14 @@ def test_keep_and_drop():
     assert invented_keys(text, ["textid1", "textid2"]) == ["textid9"]
     assert keep_citations(text, ["textid1", "textid2"]) == r"Oslo \cite{textid1} is a city. It is old \cite{textid2}."
     assert drop_citations(text) == "Oslo is a city. It is old."
+
+
+def test_invented_keys_are_marked():
+    text = r"Oslo \cite{textid1, textid9} is a city \citep[p. 3]{#1, textid9}. It is old \cite{textid2}, so \nocite{textid9}."
+    marked = r"Oslo \cite{textid1, invented:textid9} is a city \cite{invented:textid9}. It is old \cite{textid2}, so."
+    assert mark_invented(text, ["textid1", "textid2"]) == marked
+    assert keep_citations(marked, ["textid1", "textid2"]) == keep_citations(text, ["textid1", "textid2"])
+    assert mark_invented(r"It \cite{invented:textid1}.", ["textid1"]) == r"It \cite{invented:invented:textid1}."
 
 
 def test_keys_are_numbered_by_first_sight_of_the_stripped_text(doc):

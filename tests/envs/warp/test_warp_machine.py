@@ -144,10 +144,11 @@ def test_citations_are_checked_against_the_prompts_passages(play, doc):
     machine = play(WarpState(QUESTION), SEARCH, INIT, None)
     assert machine.shown == ["textid2"] and machine.context.allowed_keys == ("textid2",)
     play(machine, _write(machine, " More \\cite{textid2, textid1}, and \\cite{textid999}."))
-    assert machine.invented == 2  # textid1 exists, but another prompt showed it
-    assert machine.outline.find("section-1").content == (
-        "This is what section-1 has to say on its topic \\cite{textid2}. More \\cite{textid2}, and."
+    assert machine.outline.find("section-1").content == (  # textid1 exists, but another prompt showed it
+        "This is what section-1 has to say on its topic \\cite{textid2}. "
+        "More \\cite{textid2, invented:textid1}, and \\cite{invented:textid999}."
     )
+    assert "has to say on its topic. More, and." in machine.prompt()[1]["content"]  # no citation of the draft is shown
 
 
 def test_keys_are_global_and_shown_once(doc):

@@ -15,6 +15,8 @@ def book(doc):
     book.add(doc("doc-a", "Title A", "one", "https://example.org/a"))
     book.add(doc("doc-b", "Title\nB", "two"))
     book.add(doc("doc-c", "", "three"))
+    for i, url in enumerate(["https://www.Example.net/b", "https://example.org/Lima_(city)", "https://example.org/利马"]):
+        book.add(doc(f"doc-{i}", "", f"more {i}", url))
     return book
 
 
@@ -85,6 +87,17 @@ def test_no_citation_no_list(book):
         ("See <https://fake.example/x>.", "See.", ["https://fake.example/x"]),
         ("As section-1.2 says, and intersection-1.", "As says, and intersection-1.", []),
         ("It's <b>5 & 6</b>", "It's <b>5 & 6</b>", []),
+        ("See HTTPS://fake.example/x.", "See.", ["HTTPS://fake.example/x"]),
+        ("See HTTPS://Example.ORG/a.", "See HTTPS://Example.ORG/a.", []),
+        ("See https://example.org/A.", "See.", ["https://example.org/A"]),  # a path is case-sensitive
+        ("See [it](HTTPS://example.org/a).", "See it HTTPS://example.org/a.", []),
+        ("See www.fake.org/y, or (Www.fake.org).", "See, or ().", ["www.fake.org/y", "Www.fake.org"]),
+        ("See www.example.net/b.", "See www.example.net/b.", []),
+        ("See www.example.net/c.", "See.", ["www.example.net/c"]),
+        ('It says "https://example.org/a".', 'It says "https://example.org/a".', []),
+        ("The awww.x of the www. age.", "The awww.x of the www. age.", []),
+        ("See https://example.org/Lima_(city).", "See https://example.org/Lima_(city).", []),
+        ("See https://example.org/Lima_(town).", "See).", ["https://example.org/Lima_(town"]),
     ],
 )
 def test_sources_of_the_models_own_are_removed(book, text, shown, removed):
@@ -93,9 +106,35 @@ def test_sources_of_the_models_own_are_removed(book, text, shown, removed):
     assert unresolved_markers(rendered.markdown) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "shown", "removed"),
+    [
+        (
+            "见https://fake.org/page，其中指出北京是首都。面积很大。",
+            "见，其中指出北京是首都。面积很大。",
+            ["https://fake.org/page"],
+        ),
+        ("见https://example.org/a，其中指出北京是首都。", "见https://example.org/a，其中指出北京是首都。", []),
+        ("见（https://fake.org/page）和《年鉴》。", "见（）和《年鉴》。", ["https://fake.org/page"]),
+        ("据https://fake.org/page报道，北京是首都。", "据报道，北京是首都。", ["https://fake.org/page"]),
+        ("据“https://fake.org/page”报道。", "据“”报道。", ["https://fake.org/page"]),
+        ("据www.fake.org/y、HTTP://fake.org/z。", "据、。", ["www.fake.org/y", "HTTP://fake.org/z"]),
+        ("https://fake.orgというページ、https://fake.org에서", "というページ、에서", ["https://fake.org", "https://fake.org"]),
+        ("见https://example.org/利马，以及正文。", "见https://example.org/利马，以及正文。", []),
+        ("见https://example.org/北京，以及正文。", "见北京，以及正文。", ["https://example.org/"]),
+    ],
+)
+def test_an_address_ends_where_chinese_goes_on(book, text, shown, removed):
+    rendered = render(_report(text), book, "zh")
+    assert f"\n{shown}\n" in rendered.markdown and rendered.removed == removed
+
+
 def test_markers_nested_without_end_are_gone_in_no_time(book):
     began = time.process_time()
-    rendered = render(_report("[" * 8000 + "1]" * 8000, " " * 40_000 + "x", "[1" * 9000, "https://" * 4000), book)
+    rendered = render(
+        _report("[" * 8000 + "1]" * 8000, " " * 40_000 + "x", "[1" * 9000, "https://" * 4000, "www." * 8000, " www.x" * 6000),
+        book,
+    )
     assert unresolved_markers(rendered.markdown) == [] and time.process_time() - began < 2
 
 

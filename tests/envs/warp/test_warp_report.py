@@ -90,9 +90,21 @@ def test_a_report_that_never_began(query, retriever, scripted):
 
 def test_invented_keys_are_removed_and_counted(query, retriever, scripted, outputs):
     bad = [text.replace("\\cite{textid1}", "\\cite{textid1, textid999}") for text in outputs]
-    outcome = asyncio.run(Report(retriever, COMPACT).run(query, scripted(bad)))
-    assert outcome.data["invented"] == outcome.metrics["invented"] == 1  # counted once a text
-    assert "textid999" not in outcome.data["report_markdown"] and outcome.data["complete"]
+    outcome, true = (asyncio.run(Report(retriever, COMPACT).run(query, scripted(script))) for script in (bad, outputs))
+    citations = sum(text.count("\\cite{textid1}") for text in outputs)
+    assert outcome.data["invented"] == outcome.metrics["invented"] == citations > 0
+    assert outcome.data["report_markdown"] == true.data["report_markdown"] and outcome.data["complete"]
+    assert report_html(outcome.data) == report_html(true.data)
+    assert outcome.metrics["citations"] == true.metrics["citations"]
+
+
+def test_a_key_invented_before_a_search_gives_it_out_stays_invented(query, retriever, scripted, outputs):
+    first = next(i for i, text in enumerate(outputs) if "\\cite{textid1}" in text)
+    script = [*outputs[:first], outputs[first].replace("\\cite{textid1}", "\\cite{textid6}"), *outputs[first + 1 :]]
+    data = asyncio.run(Report(retriever, COMPACT).run(query, scripted(script))).data
+    assert "textid6" in data["passages"] and data["invented"] > 0
+    assert "Its capital Lima has about ten million people." in data["report_markdown"]
+    assert json.dumps(data["outline"]).count("invented:textid6") == data["invented"]
 
 
 def test_nothing_found_ends_without_sources_and_not_complete(query, scripted, outputs, retriever):
