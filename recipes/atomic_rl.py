@@ -38,7 +38,7 @@ async def run_rl(
 
     state.wandb_id = metrics.wandb_id
     algo, timeout_s = config.algo, config.cluster.start_timeout_s
-    checkpoints = Checkpoints(run_dir, runtime.learners, algo.keep_checkpoints, algo.keep_best, timeout_s)
+    checkpoints = Checkpoints(run_dir / "checkpoints", runtime.learners, algo.keep_checkpoints, algo.keep_best, timeout_s)
     async with checkpoints:
         await train(runtime, cursor, state, metrics, run_dir, checkpoints, evaluate_at)
         await checkpoints.save(state)

@@ -107,8 +107,8 @@ class Checkpoints:
     this run wrote is ever removed. As a context, it waits for the last writing; a run that fails gives it `GRACE_S`.
     """
 
-    def __init__(self, run_dir: Path, learners: list[Any], keep: int | None, keep_best: int, timeout_s: float) -> None:
-        self._folder, self._learners = run_dir / "checkpoints", learners
+    def __init__(self, folder: Path, learners: list[Any], keep: int | None, keep_best: int, timeout_s: float) -> None:
+        self._folder, self._learners = folder, learners
         self._keep, self._keep_best, self._timeout_s = keep, keep_best, timeout_s
         self._writing: asyncio.Task[None] | None = None
         self._begun = -1

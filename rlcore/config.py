@@ -116,6 +116,7 @@ class SftConfig:
     """Supervised fine-tuning on the responses of an environment's train queries (see rlcore/sft.py).
 
     Every `validate_every` steps (0: never) and after the last, the loss of `validation_samples` held-out responses is logged.
+    Every `checkpoint_every` steps (0: never) there is a checkpoint; the newest `keep_checkpoints` stay.
     """
 
     steps: int
@@ -125,6 +126,8 @@ class SftConfig:
     optimizer: OptimizerConfig
     validate_every: int
     validation_samples: int
+    checkpoint_every: int
+    keep_checkpoints: int
 
 
 @dataclass(frozen=True)
@@ -226,7 +229,7 @@ def check_config(c: Config) -> None:
     for name, value in [
         ("cluster.engines", c.cluster.engines), ("cluster.learner_ranks", c.cluster.learner_ranks),
         ("sft.steps", c.sft.steps), ("sft.batch_size", c.sft.batch_size), ("evaluate.queries", c.evaluate.queries),
-        ("sft.validation_samples", c.sft.validation_samples),
+        ("sft.validation_samples", c.sft.validation_samples), ("sft.keep_checkpoints", c.sft.keep_checkpoints),
         ("evaluate.samples", c.evaluate.samples), ("cluster.reward_workers", c.cluster.reward_workers),
         ("cluster.max_num_seqs", c.cluster.max_num_seqs),
         ("trajectories.concurrency", c.trajectories.concurrency),

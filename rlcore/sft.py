@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcore.batch import Row, Sample, build_rows, spread_rows, token_weights
+from rlcore.checkpoint import Checkpoints, RunState
 from rlcore.environment import Message
 from rlcore.errors import RunFailed, deadline
 from rlcore.evaluation import EVALUATION_SEED
@@ -76,11 +77,14 @@ async def validation_loss(runtime: Runtime, rows: list[Row]) -> float:
 
 
 async def fine_tune(
-    runtime: Runtime, demonstrations: list[Demonstration], heldout: list[Demonstration], metrics: MetricsWriter
-) -> None:
-    """Run `sft.steps` optimizer steps of SFT on the runtime's learner. Raises ValueError when there is nothing to learn from.
+    runtime: Runtime, demonstrations: list[Demonstration], heldout: list[Demonstration], metrics: MetricsWriter,
+    state: RunState, checkpoints: Checkpoints,
+) -> None:  # fmt: skip
+    """Run the optimizer steps of SFT that `state` has not, up to `sft.steps`, on the runtime's learner.
 
-    `heldout` gives the validation loss, every `sft.validate_every` steps and after the last; none is computed without it.
+    `heldout` gives the validation loss, every `sft.validate_every` steps and after the last; none is computed without it. A
+    checkpoint is saved every `sft.checkpoint_every` steps, and before the RunFailed of a gradient that is not finite. Raises
+    ValueError when there is nothing to learn from.
     """
     from rlcore.loop import optimizer_step  # brings torch, which a dry run does not need
 
@@ -91,11 +95,18 @@ async def fine_tune(
     unseen = [s for s, _ in fitting(heldout, runtime, "held-out demonstrations")]
     validation = rows_of(unseen, "token_mean", config.row_tokens)
     batches = epochs([kind for _, kind in kept], config.batch_size, runtime.config.seed)
-    for step in range(1, config.steps + 1):
+    for _ in range(state.step):  # what was learned before
+        next(batches)
+    for step in range(state.step + 1, config.steps + 1):
         rows = rows_of([kept[i][0] for i in next(batches)], config.aggregation, config.row_tokens)
         figures = await optimizer_step(runtime, rows, loss=None)
-        if figures["nonfinite"]:
+        if figures["nonfinite"]:  # then nothing has changed
+            await checkpoints.save(state)
             raise RunFailed(f"sft: the gradient of step {step} is not finite ({figures['grad_norm']})")
+        state.step = step
+        checkpoints.check()
+        if config.checkpoint_every and step % config.checkpoint_every == 0:
+            await checkpoints.save(state)
         figures["tokens_per_s"] = figures["row_tokens"] / figures["train_s"]
         validated = bool(validation) and (step % config.validate_every == 0 or step == config.steps)
         if validated:

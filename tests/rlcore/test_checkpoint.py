@@ -99,7 +99,7 @@ def run_of(folder: Path, rewards: dict[int, float], keep: int | None, keep_best:
     """Five steps, each saved, some evaluated."""
 
     async def main() -> None:
-        async with Checkpoints(folder, [FakeRank()], keep, keep_best, 5.0) as checkpoints:
+        async with Checkpoints(folder / "checkpoints", [FakeRank()], keep, keep_best, 5.0) as checkpoints:
             for step in range(1, 6):
                 await checkpoints.save(RunState(step))
                 if step in rewards:
@@ -130,7 +130,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path, rewards, keep, keep_best, wa
 def test_training_goes_on_while_ranks_write_and_the_folder_appears_when_the_last_is_done(tmp_path):
     async def main() -> None:
         ranks = [FakeRank(), FakeRank()]
-        checkpoints = Checkpoints(tmp_path, ranks, 2, 1, 5.0)
+        checkpoints = Checkpoints(tmp_path / "checkpoints", ranks, 2, 1, 5.0)
         ranks[1].writing.clear()
         state = RunState(step=1)
         await checkpoints.save(state)  # does not wait for the writing
@@ -152,7 +152,9 @@ def test_training_goes_on_while_ranks_write_and_the_folder_appears_when_the_last
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_the_cause(tmp_path):
     async def main() -> None:
-        checkpoints = Checkpoints(tmp_path, [FakeRank(), FakeRank(OSError(28, "No space left on device"))], 2, 1, 5.0)
+        checkpoints = Checkpoints(
+            tmp_path / "checkpoints", [FakeRank(), FakeRank(OSError(28, "No space left on device"))], 2, 1, 5.0
+        )
         await checkpoints.save(RunState(step=3))
         await asyncio.sleep(0.05)
         checkpoints.check()
@@ -164,7 +166,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_the_cause(tmp_pat
 
 def test_a_run_that_fails_still_gets_its_last_checkpoint_and_one_that_hangs_a_deadline(tmp_path):
     async def fails() -> None:
-        async with Checkpoints(tmp_path, [FakeRank()], 2, 1, 5.0) as checkpoints:
+        async with Checkpoints(tmp_path / "checkpoints", [FakeRank()], 2, 1, 5.0) as checkpoints:
             await checkpoints.save(RunState(step=1))
             raise RunFailed("the judge is lost")
 
@@ -175,7 +177,7 @@ def test_a_run_that_fails_still_gets_its_last_checkpoint_and_one_that_hangs_a_de
     async def hangs() -> None:
         rank = FakeRank()
         rank.writing.clear()
-        async with Checkpoints(tmp_path, [rank], 2, 1, 0.1) as checkpoints:
+        async with Checkpoints(tmp_path / "checkpoints", [rank], 2, 1, 0.1) as checkpoints:
             await checkpoints.save(RunState(step=2))
 
     with pytest.raises(RunFailed, match="writing a checkpoint did not end within 0.1 s"):

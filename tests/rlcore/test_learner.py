@@ -47,7 +47,7 @@ async def steps(actors, count: int, budget: int = 64) -> list[dict[str, float]]:
 
 async def saved(actors, folder) -> str:
     """The folder of a checkpoint of these ranks."""
-    async with Checkpoints(folder, actors, None, 0, 60.0) as checkpoints:
+    async with Checkpoints(folder / "checkpoints", actors, None, 0, 60.0) as checkpoints:
         await checkpoints.save(RunState(step=1))
     return str(folder / "checkpoints" / "step-000001")
 

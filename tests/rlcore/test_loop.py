@@ -153,7 +153,7 @@ def run_training(runtime, folder):
     metrics = SimpleNamespace(log=lambda figures, stage, step: logged.append(figures), wandb_id=None)
 
     async def main():
-        async with Checkpoints(folder, [], None, 0, 5.0) as checkpoints:
+        async with Checkpoints(folder / "checkpoints", [], None, 0, 5.0) as checkpoints:
             await train(runtime, QueryCursor([Query("a")], 0), RunState(), metrics, folder, checkpoints)
 
     asyncio.run(main())

@@ -1,11 +1,16 @@
-"""The validation loss of SFT: of which demonstrations, when, and its value."""
+"""SFT: its validation loss, and what a run that is resumed does."""
 
 import asyncio
+import json
+import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from rlcore.checkpoint import Checkpoints, RunState
+from rlcore.errors import RunFailed
 from rlcore.sft import Demonstration, choose, fine_tune
 from tests.rlcore.test_config import composed
 from tests.rlcore.test_loop import remote
@@ -16,25 +21,29 @@ END = 9
 class FakeRank:
     """A learner whose log-probability of a token is minus its id."""
 
-    def __init__(self) -> None:
+    def __init__(self, norms: dict[int, float] | None = None) -> None:
+        self.norms, self.taken = norms or {}, []
         self.train_step = remote(self._step)
+        self.save, self.saved = remote(lambda folder: None), remote(lambda: True)
         self.sft_loss = remote(lambda rows: sum(w * t for row in rows for w, t in zip(row.weights, row.targets, strict=True)))
 
     def _step(self, rows, loss, first):
         tokens = float(sum(len(row.targets) for row in rows))
+        self.taken.append([row.targets for row in rows if not row.filler])
+        norm = self.norms.get(len(self.taken), 1.0)
         return {
             "tokens": tokens,
             "loss": 1.0,
             "lr": 0.1,
-            "grad_norm": 1.0,
-            "nonfinite": 0.0,
+            "grad_norm": norm,
+            "nonfinite": float(not math.isfinite(norm)),
             "train_s": 1.0,
             "row_tokens": tokens,
         }
 
 
-def run(held: list[Demonstration], **changes) -> list[dict[str, float]]:
-    """Five steps of two ranks on letters, which are their own ids; the figures of each step."""
+def run(held: list[Demonstration], folder: Path, done: int = 0, ranks: list[FakeRank] | None = None, **changes):
+    """The steps to the fifth of two ranks on letters, which are their own ids; the figures of each step."""
     config = composed("sft.steps=5", "sft.batch_size=2", "cluster.learner_ranks=2")
     runtime = SimpleNamespace(
         config=replace(config, sft=replace(config.sft, **changes)),
@@ -42,26 +51,49 @@ def run(held: list[Demonstration], **changes) -> list[dict[str, float]]:
         renderer=SimpleNamespace(
             tokenizer=lambda text, add_special_tokens: {"input_ids": [int(c) for c in text]}, prompt=lambda messages: [1, 2]
         ),
-        learners=[FakeRank(), FakeRank()],
+        learners=ranks or [FakeRank(), FakeRank()],
     )
     logged: list[dict[str, float]] = []
     metrics = SimpleNamespace(log=lambda figures, stage, step: logged.append(figures))
-    asyncio.run(fine_tune(runtime, [Demonstration([], "34"), Demonstration([], "5")], held, metrics))
+    shown = [Demonstration([], str(n)) for n in range(34, 41)]
+
+    async def main() -> None:
+        async with Checkpoints(folder, runtime.learners, 1, 0, 5.0) as checkpoints:
+            await fine_tune(runtime, shown, held, metrics, RunState(step=done), checkpoints)
+
+    asyncio.run(main())
     return logged
 
 
-def test_the_validation_loss_is_a_mean_over_response_tokens_of_all_ranks():
+def test_a_run_that_goes_on_takes_the_steps_that_the_whole_one_took(tmp_path):
+    whole, rest = [FakeRank(), FakeRank()], [FakeRank(), FakeRank()]
+    run([], tmp_path, ranks=whole, checkpoint_every=2)
+    assert [p.name for p in tmp_path.glob("step-*")] == ["step-000004"]
+    assert json.loads((tmp_path / "step-000004" / "run.json").read_text())["step"] == 4
+    assert len(run([], tmp_path / "again", done=3, ranks=rest)) == 2
+    assert [rank.taken for rank in rest] == [rank.taken[3:] for rank in whole]
+    assert len({str(step) for step in whole[0].taken}) == 5
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_and_the_steps_before_it_are_kept(tmp_path):
+    with pytest.raises(RunFailed, match="gradient of step 3 is not finite"):
+        run([], tmp_path, ranks=[FakeRank({3: math.nan}), FakeRank({3: math.nan})])
+    assert [p.name for p in tmp_path.glob("step-*")] == ["step-000002"]
+
+
+def test_the_validation_loss_is_a_mean_over_response_tokens_of_all_ranks(tmp_path):
     """Responses 3 and 4 4 4, each with the end 9: (3 + 9 + 4 + 4 + 4 + 9) / 6, whatever rows and ranks they fall on."""
     held = [Demonstration([], "3"), Demonstration([], "444")]
     for row_tokens in (4, 512):
-        logged = run(held, validate_every=2, row_tokens=row_tokens, aggregation="trajectory_mean")
+        logged = run(held, tmp_path, validate_every=2, row_tokens=row_tokens, aggregation="trajectory_mean")
         assert {n: f["validation_loss"] for n, f in enumerate(logged, 1) if "validation_loss" in f} == {
             2: pytest.approx(5.5), 4: pytest.approx(5.5), 5: pytest.approx(5.5)
         }  # fmt: skip
 
 
-def test_without_held_out_demonstrations_there_is_none():
-    assert len(run([])) == 5 and not any("validation_loss" in f for f in run([], validate_every=1))
+def test_without_held_out_demonstrations_there_is_none(tmp_path):
+    logged = run([], tmp_path, validate_every=1)
+    assert len(logged) == 5 and not any("validation_loss" in f for f in logged)
 
 
 def test_the_chosen_ones_are_spread_over_the_kinds_and_always_the_same():

@@ -104,7 +104,14 @@ def run(
         )  # fmt: skip
         await rewards.start(60)
         runtime = JudgedRuntime(asked, rewards, **algo)
-        await train(runtime, QueryCursor([Query("q")], 0), RunState(), metrics, folder, Checkpoints(folder, [], None, 0, 5.0))  # type: ignore[arg-type]
+        await train(
+            runtime,
+            QueryCursor([Query("q")], 0),
+            RunState(),
+            metrics,
+            folder,
+            Checkpoints(folder / "checkpoints", [], None, 0, 5.0),
+        )  # type: ignore[arg-type]
         await rewards.close()
         return runtime
 
