@@ -53,8 +53,9 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
         await runtime.connect(held)
         await runtime.push()
         results.append(await evaluate_policy(runtime, held, metrics, STAGES[1], 0))
-        state = first_state(config, str(tuned), runtime.version)
-        checkpoints = await run_rl(runtime, state, queries(config, "train"), held, metrics, run_dir)
+        drawn = queries(config, "train")
+        state = first_state(config, str(tuned), drawn, runtime.version)
+        checkpoints = await run_rl(runtime, state, drawn, held, metrics, run_dir)
         # A report asks for one action after another: beside the evaluation's many requests that costs next to nothing.
         result, reports = await asyncio.gather(
             evaluate_policy(runtime, held, metrics, STAGES[2], state.step), write_reports(runtime, run_dir)
