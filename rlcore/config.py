@@ -308,11 +308,13 @@ def _check_trajectories(t: TrajectoriesConfig) -> None:
 
 
 def check_files(c: Config) -> None:
-    """Refuse a model folder that is not there, and whatever the environment's own preflight finds."""
+    """Refuse a model folder or a recorded run that is not there, and whatever the environment's own preflight finds."""
     from rlcore.lora import check_targets
     from rlcore.model import linear_shapes
     from rlcore.targets import build, resolve
 
+    if c.replay is not None and not Path(c.replay).is_file():
+        raise ConfigError(f"replay={c.replay!r} is no file; it is the trajectories.jsonl in the folder of a run")
     hint = c.model.build_hint
     if c.model.local and not (Path(c.model.path) / "config.json").is_file():
         raise ConfigError(f"model.path={c.model.path!r} holds no model" + (f"; build it with `{hint}`" if hint else ""))

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlcore.batch import Row, Sample, build_rows, spread_rows, token_weights
 from rlcore.environment import Message
-from rlcore.errors import RunFailed, deadline
+from rlcore.errors import ConfigError, RunFailed, deadline
 from rlcore.evaluation import EVALUATION_SEED
 from rlcore.metrics import MetricsWriter, console
 from rlcore.policy import ChatRenderer
@@ -78,7 +78,7 @@ async def validation_loss(runtime: Runtime, rows: list[Row]) -> float:
 async def fine_tune(
     runtime: Runtime, demonstrations: list[Demonstration], heldout: list[Demonstration], metrics: MetricsWriter
 ) -> None:
-    """Run `sft.steps` optimizer steps of SFT on the runtime's learner. Raises ValueError when there is nothing to learn from.
+    """Run `sft.steps` optimizer steps of SFT on the runtime's learner. Raises ConfigError when no demonstration fits the model.
 
     `heldout` gives the validation loss, every `sft.validate_every` steps and after the last; none is computed without it.
     """
@@ -87,7 +87,7 @@ async def fine_tune(
     config = runtime.config.sft
     kept = fitting(demonstrations, runtime, "demonstrations")
     if not kept:
-        raise ValueError("sft: there are no demonstrations to learn from")
+        raise ConfigError(f"model.max_model_len={runtime.config.model.max_model_len} has room for none of the demonstrations")
     unseen = [s for s, _ in fitting(heldout, runtime, "held-out demonstrations")]
     validation = rows_of(unseen, "token_mean", config.row_tokens)
     batches = epochs([kind for _, kind in kept], config.batch_size, runtime.config.seed)

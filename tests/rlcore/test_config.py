@@ -163,6 +163,13 @@ def test_a_missing_model_says_how_to_make_it():
         check_files(composed("model.path=nowhere"))
 
 
+def test_a_recorded_run_that_is_not_there_is_refused_before_anything_starts(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="replay='nowhere.jsonl' is no file"):
+        check_files(composed("model=tiny", "env=vowels", "replay=nowhere.jsonl"))
+    (tmp_path / "t.jsonl").write_text("")
+    check_files(composed("model=tiny", "env=vowels", f"replay={tmp_path}/t.jsonl"))
+
+
 def test_more_trained_layers_than_the_model_has_are_refused(tiny):
     with pytest.raises(ConfigError, match="model.train_layers=5 must be between 1 and 4"):
         check_files(composed("model=tiny", "model.train_layers=5"))
