@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.algo_config import AlgoConfig, OptimizerConfig, check_aggregation, check_algo, check_optimizer
+from rlcore.endpoint import check_url
 from rlcore.errors import ConfigError
 from rlcore.judge_config import JudgeConfig, RewardConfig, check_judges, check_keys
 from rlcore.targets import Target
@@ -271,7 +272,7 @@ def check_config(c: Config) -> None:
         if limit >= c.model.max_model_len:
             raise ConfigError(f"{where}={limit} leaves no room for a prompt in model.max_model_len={c.model.max_model_len}")
     _check_trajectories(c.trajectories)
-    check_judges(c.env.reward, k.reward_timeout_s)
+    check_judges(c.env.reward, k.reward_timeout_s, c.judge)
 
 
 def _check_lora(lora: LoraConfig | None) -> None:
@@ -295,8 +296,7 @@ def _check_trajectories(t: TrajectoriesConfig) -> None:
     teacher, name = t.teacher, "trajectories.teacher"
     one_of(f"{name}.kind", teacher.kind, ("scripted", "engine", "openai"))
     if teacher.kind == "openai":
-        if not (teacher.url or "").startswith(("http://", "https://")):
-            raise ConfigError(f"{name}.url={teacher.url!r} must be the API's address, such as http://host:8000/v1")
+        check_url(f"{name}.url", teacher.url)
         if not teacher.model:
             raise ConfigError(f"{name}.model={teacher.model!r} must be the name of a model that {teacher.url} serves")
     if teacher.temperature < 0:

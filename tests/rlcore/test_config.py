@@ -139,7 +139,7 @@ def test_the_two_commands_compose(recipe):
         ("seed=null", "seed must be int, got None"),
         ("trajectories.train.search=-2", "trajectories.train.search=-2 must be 0 or more, or -1 for all"),
         ("trajectories.teacher.kind=human", "must be one of scripted, engine, openai"),
-        ("trajectories.teacher.kind=openai", "trajectories.teacher.url=None must be the API's address"),
+        ("trajectories.teacher.kind=openai", "trajectories.teacher.url=None must be an address such as"),
         ("trajectories.teacher.top_p=0", "trajectories.teacher.top_p=0.0 must be above 0 and at most 1"),
         ("trajectories.teacher.attempts=0", "trajectories.teacher.attempts=0 must be at least 1"),
     ],
