@@ -70,10 +70,11 @@ async def _run(runtime: Runtime, state: RunState, drawn: list[Query], held: list
 
 def main(config: Config) -> None:
     """Train from `model`, or from a checkpoint with `resume`."""
-    state = read_state(config.resume, config) if config.resume is not None else first_state(config, config.model.path)
+    drawn, held = queries(config, "train"), evaluation_queries(config)  # what cannot be read is said before anything starts
+    resumed = config.resume is not None
+    state = read_state(config.resume, config, drawn) if resumed else first_state(config, config.model.path, drawn)
     run_dir = begin(config, uses=("resume",))
     if run_dir is not None:
-        drawn, held = queries(config, "train"), evaluation_queries(config)  # what cannot be read is said before anything starts
         with Runtime(config) as runtime:
             asyncio.run(_run(runtime, state, drawn, held, run_dir))
 

@@ -3,7 +3,8 @@
 reference (RACE, arXiv 2506.11763)      every criterion a number for each text; per dimension d, with the criteria's weights,
                                         T_d = sum_c w_c t_c / sum_c w_c, T = sum_d w_d T_d / sum_d w_d; R alike for the reference;
                                         value = T / (T + R): 0.5 is a report as good as the reference
-                                        two orders: their mean, or a tie (0.5) when they are more than `tolerance` apart
+                                        two orders: their mean, or a tie (0.5) when they do not prefer the same text and are
+                                        more than `tolerance` apart
 pairwise (the form of DeepConsult)      every dimension a gap in [-5, 5], above 0 when the first text is better; `trials` in each
                                         order, the sign turned in the second; value = (mean gap + 5) / 10, and the majority of
                                         votes. A judge that always prefers one place has a mean gap of 0: a tie

@@ -137,7 +137,7 @@ async def ask(
             return read(reply.text)
         except Unusable as error:
             why = str(error)
-            await judge.unusable(component, why)
+            await judge.unusable(component, why, reply)
     raise Unusable(f"two unusable replies, the last: {why}")
 
 

@@ -41,10 +41,11 @@ MODES = ("pointwise", "reference", "pairwise")
 class WarpReportJudged:
     """The reward of envs.warp.report's outcomes by a judge; see the module.
 
-    `weights` of the four criteria, and in the pointwise mode of "checklist". `tolerance` is how far two orders may be apart
-    (reference), `trials` how often each order is asked (pairwise). `most_words` of the report, None for no limit. `corpus` is the
-    corpus file of the report's search, with which pasted passages are found (it is held in memory); None: they are not.
-    `quotes` as in rewards/screen.py. `margin` is what `self_test` asks of the judge, None for no test. Raises ConfigError.
+    `weights` of the four criteria, and in the pointwise mode of "checklist". `tolerance` is how far two orders that do not prefer
+    the same text may be apart without being a tie (reference), `trials` how often each order is asked (pairwise). `most_words` of
+    the report, None for no limit. `corpus` is the corpus file of the report's search, with which pasted passages are found (it is
+    held in memory); None: they are not. `quotes` as in rewards/screen.py. `margin` is what `self_test` asks of the judge, None
+    for no test. Raises ConfigError.
     """
 
     def __init__(

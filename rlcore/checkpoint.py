@@ -6,11 +6,13 @@ runs/<id>/config.yaml  metrics.jsonl  trajectories.jsonl  checkpoints/{index.jso
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import math
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +22,18 @@ import yaml
 
 from rlcore.config import Config
 from rlcore.errors import ConfigError, RunFailed, deadline
+from rlcore.judge_config import JudgeConfig, chosen_judges
 from rlcore.model import weights_fingerprint
+from rlcore.types import Query
 
 POLL_S = 0.1  # between questions whether a checkpoint is written
 GRACE_S = 60.0
+# Of `algo`, what a resumed run may change: its length and learning rate, how far sampling runs ahead, how tokens are packed, when
+# a run gives up, what is kept and how often it is evaluated.
+FREE = {
+    "steps", "optimizer", "max_staleness", "groups_in_flight", "row_tokens", "max_failed_share", "max_nonfinite_steps",
+    "checkpoint_every", "keep_checkpoints", "keep_best", "evaluate_every",
+}  # fmt: skip
 
 
 def make_run_dir(config: Config) -> Path:
@@ -75,27 +85,72 @@ class RunState:
     started_from: str = ""
 
 
-def first_state(c: Config, model: str, version: int = -1) -> RunState:
-    """The state of a run that starts from `model`, whose weights are fingerprinted: frozen ones are in no checkpoint."""
-    return RunState(version=version, settings=run_settings(c, model), started_from=model)
+def first_state(c: Config, model: str, drawn: Sequence[Query], version: int = -1) -> RunState:
+    """The state of a run on the queries `drawn` that starts from `model`, whose weights are fingerprinted: frozen ones are in no
+    checkpoint."""
+    return RunState(version=version, settings=run_settings(c, model, drawn), started_from=model)
 
 
-def run_settings(c: Config, model: str) -> dict[str, Any]:
-    """What decides the queries, samples and losses of a run: a resumed one must agree."""
-    reference = (c.algo.kl.reference or model) if c.algo.kl.coef else None
+def run_settings(c: Config, model: str, drawn: Sequence[Query]) -> dict[str, Any]:
+    """What decides the queries, samples and losses of a run, by dotted names: a resumed one must agree.
+
+    Queries and weights count by their content, wherever they lie. Free are what other hardware needs (`cluster`, `deepspeed`, the
+    model's dtype and length), where and how fast the judges are asked, what is only measured or kept, and FREE.
+    """
+    e, algo = c.env, asdict(c.algo)
+    chosen = algo["kl"].pop("reference")
+    reference = (chosen or model) if c.algo.kl.coef else None
+    environment = {
+        "name": e.name,
+        "target": e.target,
+        "args": e.args,
+        "group_by": e.group_by,
+        "services": {name: {"target": s.target, "args": s.args} for name, s in e.services.items()},
+        "reward": {
+            "target": e.reward.target,
+            "args": e.reward.args,
+            "judges": {name: _judge_settings(judge) for name, judge in chosen_judges(e.reward).items()},
+        },
+    }
     return {
         "seed": c.seed,
         "model.name": c.model.name,
         "model.train_layers": c.model.train_layers,
         "model.lora": asdict(c.model.lora) if c.model.lora else None,
-        "env.name": c.env.name,
-        "env.args": c.env.args,
-        "env.queries.args": c.env.queries.args,
-        "algo.queries_per_step": c.algo.queries_per_step,
-        "algo.group_size": c.algo.group_size,
+        "model.chat_template_kwargs": c.model.chat_template_kwargs,
+        **_leaves("env", environment),
+        "the train queries": _digest(drawn),
+        **_leaves("algo", {name: value for name, value in algo.items() if name not in FREE}),
         "weights of model.path": weights_fingerprint(model) or model,
         "weights of algo.kl.reference": reference and (weights_fingerprint(reference) or reference),
     }
+
+
+def _judge_settings(judge: JudgeConfig) -> dict[str, Any]:
+    """Who judges and how it is asked, wherever it runs."""
+    local = judge.local
+    return {
+        "models": sorted({endpoint.model for endpoint in judge.endpoints.values()}),
+        "local": local and [weights_fingerprint(local.model) or local.model, local.dtype, local.args],
+        "temperature": judge.temperature,
+        "max_tokens": judge.max_tokens,
+        "extra": judge.extra,
+    }
+
+
+def _digest(queries: Sequence[Query]) -> str:
+    """How many there are, and a hash of their ids and data, in their order: the cursor knows them by their places."""
+    digest = hashlib.sha256()
+    for query in queries:
+        digest.update(json.dumps([query.id, query.data], sort_keys=True).encode())
+    return f"{len(queries)} with the hash {digest.hexdigest()[:16]}"
+
+
+def _leaves(name: str, value: Any) -> dict[str, Any]:
+    """Nested values as one flat mapping of dotted names, so that a difference is named where it is."""
+    if not isinstance(value, dict) or not value:
+        return {name: value}
+    return {leaf: v for key, inner in value.items() for leaf, v in _leaves(f"{name}.{key}", inner).items()}
 
 
 class Checkpoints:
@@ -196,8 +251,11 @@ def _name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def read_state(folder: str, config: Config) -> RunState:
-    """The driver's state of a checkpoint. Raises ConfigError when the folder is not one, or is of a run with other settings."""
+def read_state(folder: str, config: Config, drawn: Sequence[Query]) -> RunState:
+    """The driver's state of a checkpoint, for a run on the queries `drawn`.
+
+    Raises ConfigError when the folder is not one, or is of a run with other settings: the first that differs, with both values.
+    """
     path = Path(folder) / "run.json"
     if not path.is_file():
         raise ConfigError(f"resume={folder!r} is not a checkpoint: there is no {path}")
@@ -205,11 +263,12 @@ def read_state(folder: str, config: Config) -> RunState:
         state = RunState(**json.loads(path.read_text()))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"resume={folder!r}: {path} is damaged: {error}") from error
-    settings = run_settings(config, config.model.path)
-    for name, value in state.settings.items():
-        if settings.get(name) != value:
+    settings = run_settings(config, config.model.path, drawn)
+    for name in {**state.settings, **settings}:
+        was, now = (found.get(name, "not set") for found in (state.settings, settings))
+        if was != now:
             raise ConfigError(
-                f"resume={folder!r} is of a run with {name}={value!r}, but now it is {settings.get(name)!r} "
+                f"resume={folder!r} is of a run with {name}={was!r}, but now it is {now!r} "
                 f"(that run started from model.path={state.started_from})"
             )
     return state

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.algo_config import AlgoConfig, OptimizerConfig, check_aggregation, check_algo, check_optimizer
+from rlcore.endpoint import check_url
 from rlcore.errors import ConfigError
 from rlcore.judge_config import JudgeConfig, RewardConfig, check_judges, check_keys
 from rlcore.targets import Target
@@ -275,7 +276,7 @@ def check_config(c: Config) -> None:
         if limit >= c.model.max_model_len:
             raise ConfigError(f"{where}={limit} leaves no room for a prompt in model.max_model_len={c.model.max_model_len}")
     _check_trajectories(c.trajectories)
-    check_judges(c.env.reward, k.reward_timeout_s)
+    check_judges(c.env.reward, k.reward_timeout_s, c.judge)
 
 
 def _check_lora(lora: LoraConfig | None) -> None:
@@ -299,8 +300,7 @@ def _check_trajectories(t: TrajectoriesConfig) -> None:
     teacher, name = t.teacher, "trajectories.teacher"
     one_of(f"{name}.kind", teacher.kind, ("scripted", "engine", "openai"))
     if teacher.kind == "openai":
-        if not (teacher.url or "").startswith(("http://", "https://")):
-            raise ConfigError(f"{name}.url={teacher.url!r} must be the API's address, such as http://host:8000/v1")
+        check_url(f"{name}.url", teacher.url)
         if not teacher.model:
             raise ConfigError(f"{name}.model={teacher.model!r} must be the name of a model that {teacher.url} serves")
     if teacher.temperature < 0:
@@ -312,11 +312,13 @@ def _check_trajectories(t: TrajectoriesConfig) -> None:
 
 
 def check_files(c: Config) -> None:
-    """Refuse a model folder that is not there, and whatever the environment's own preflight finds."""
+    """Refuse a model folder or a recorded run that is not there, and whatever the environment's own preflight finds."""
     from rlcore.lora import check_targets
     from rlcore.model import linear_shapes
     from rlcore.targets import build, resolve
 
+    if c.replay is not None and not Path(c.replay).is_file():
+        raise ConfigError(f"replay={c.replay!r} is no file; it is the trajectories.jsonl in the folder of a run")
     hint = c.model.build_hint
     if c.model.local and not (Path(c.model.path) / "config.json").is_file():
         raise ConfigError(f"model.path={c.model.path!r} holds no model" + (f"; build it with `{hint}`" if hint else ""))

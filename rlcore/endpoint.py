@@ -42,13 +42,27 @@ class Busy(InfrastructureFailure):
         self.retry_after_s = retry_after_s
 
 
+def check_url(name: str, url: str | None) -> None:
+    """Raises ConfigError, naming the field, when `url` is no address that a request can be sent to."""
+    import httpx
+
+    why = ""
+    try:
+        parsed = httpx.URL(url or "")
+        if parsed.scheme in ("http", "https") and parsed.host and 1 <= (parsed.port or 1) < 65536:
+            return
+    except (httpx.InvalidURL, ValueError) as error:  # the latter for a host that IDNA has no name for
+        why = f": {error}"
+    raise ConfigError(f"{name}={url!r} must be an address such as http://host:8000/v1{why}")
+
+
 class Endpoint:
     """A policy, to be closed by `async with`. `url` ends before /chat/completions, as in http://host:8000/v1.
 
-    A call makes up to `attempts` requests of `timeout_s` seconds each; then InfrastructureFailure. ConfigError: the server
-    refuses key, URL, model or payment; NoRoom: the prompt is longer than the model's context; DataFailure: the server refuses the
-    request otherwise, or that cannot be written as JSON. The key is sent and never printed, not even where the server's own
-    message repeats it.
+    A call makes up to `attempts` requests of `timeout_s` seconds each; then InfrastructureFailure. ConfigError: `url` is no
+    address, or the server refuses key, URL, model or payment; NoRoom: the prompt is longer than the model's context; DataFailure:
+    the server refuses the request otherwise, or that cannot be written as JSON. The key is sent and never printed, not even where
+    the server's own message repeats it.
     """
 
     def __init__(
@@ -65,6 +79,7 @@ class Endpoint:
     ) -> None:
         import httpx
 
+        check_url("url", url)
         self.url, self.model, self._key = f"{url.rstrip('/')}/chat/completions", model, key
         self._sampling = {"temperature": temperature, "top_p": top_p}
         self._timeout_s, self._attempts, self._wait_s = timeout_s, attempts, wait_s

@@ -2,14 +2,14 @@
 
     reply = await judge.ask(messages, component="write/holistic")     scored: the reward parses reply.text
     JudgeFailed                                                       judge failed: every endpoint, within the retry budget
-    await judge.unusable("write/holistic", "no JSON")                 reply unusable: ask once more with attempt=1, then give up
+    await judge.unusable("write/holistic", "no JSON", reply)          reply unusable: ask once more with attempt=1, then give up
 
 rlcore/judge_pool.py is the one implementation; tests put a scripted object of the same shape in its place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rlcore.environment import Message
@@ -21,12 +21,14 @@ class JudgeFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JudgeReply:
-    """One answer. `finish_reason` is "stop", or "length" for one that was cut off; `model` is the one that answered."""
+    """One answer. `finish_reason` is "stop", or "length" for one that was cut off; `model` is the one that answered; `key` is its
+    place in the judge's cache."""
 
     text: str
     finish_reason: str
     model: str
     cached: bool
+    key: str = field(default="", compare=False, repr=False)
 
 
 class Judge(Protocol):
@@ -49,6 +51,6 @@ class Judge(Protocol):
         """
         ...
 
-    async def unusable(self, component: str, why: str) -> None:
-        """Count a reply that could not be used, with the reason."""
+    async def unusable(self, component: str, why: str, reply: JudgeReply) -> None:
+        """Count a reply that could not be used, with the reason, and forget it: the same question is then asked anew."""
         ...

@@ -49,6 +49,11 @@ class Judges:
         self._servers: list[ServiceProxy] = []
         self.proxies: dict[str, ServiceProxy] = {}
 
+    @property
+    def caches(self) -> list[str]:
+        """The folders of their answers."""
+        return sorted({folder for c in self._configs.values() if (folder := with_absolute_cache(c).cache) is not None})
+
     async def start(self, timeout_s: float) -> None:
         """Start servers and pools and check every endpoint. Raises ConfigError naming judge, endpoint and reason."""
         started = await asyncio.gather(*(self._start(name, c, timeout_s) for name, c in self._configs.items()))
@@ -57,18 +62,23 @@ class Judges:
     async def _start(self, name: str, config: JudgeConfig, timeout_s: float) -> ServiceProxy:
         keys = {e: read_key(f"env.reward.judges.{name}.endpoints.{e}", c.key_env) for e, c in config.endpoints.items()}
         endpoints = dict(config.endpoints)
-        for i, (url, key) in enumerate(await self._start_servers(name, config, timeout_s)):
-            assert config.local is not None
-            endpoints[f"local-{i}"] = JudgeEndpointConfig(url, config.local.model)
-            keys[f"local-{i}"] = key
-        weights = weights_fingerprint(config.local.model) if config.local else ""
-        args = {"config": with_absolute_cache(config), "endpoints": endpoints, "keys": keys, "weights": weights, **self._options}
-        proxy = start_service(
-            f"judge {name}", "rlcore.judge_actors.make_pool", args, config.cpus, config.longest_s, restarts=RESTARTS
-        )
         try:
+            for i, (url, key) in enumerate(await self._start_servers(name, config, timeout_s)):
+                assert config.local is not None
+                endpoints[f"local-{i}"] = JudgeEndpointConfig(url, config.local.model)
+                keys[f"local-{i}"] = key
+            weights = weights_fingerprint(config.local.model) if config.local else ""
+            args = {"config": with_absolute_cache(config), "endpoints": endpoints, "keys": keys, "weights": weights}
+            proxy = start_service(
+                f"judge {name}",
+                "rlcore.judge_actors.make_pool",
+                args | self._options,
+                config.cpus,
+                config.longest_s,
+                restarts=RESTARTS,
+            )
             await proxy.check()
-        except ConfigError as error:
+        except (ConfigError, InfrastructureFailure) as error:  # the latter: a server or an actor ended, or took too long
             raise ConfigError(f"env.reward.judges.{name}: {error}") from error
         return proxy
 

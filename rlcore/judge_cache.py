@@ -1,4 +1,5 @@
-"""Answers on disk by the hash of everything that decides them: what a judge has answered once it is never asked again.
+"""Answers on disk by the hash of everything that decides them: what a judge has answered once it is never asked again, unless
+the answer could not be used.
 
 The folder outlives actors and runs, so a restarted judge or a resumed run finds what was scored before.
 """
@@ -71,7 +72,7 @@ class JudgeCache:
         try:
             text = None if self._cache is None else self._cache.get(key)
             self.faults += self._damage is not None
-            return None if text is None else JudgeReply(**json.loads(text), cached=True)
+            return None if text is None else JudgeReply(**json.loads(text), cached=True, key=key)
         except _BROKEN:
             self.faults += 1
             return None
@@ -81,9 +82,17 @@ class JudgeCache:
         if self._cache is None or not reply.text or reply.finish_reason != "stop":
             return
         row = asdict(reply)
-        del row["cached"]
+        del row["cached"], row["key"]
         try:
             self._cache.set(key, json.dumps(row, ensure_ascii=False))
+        except _BROKEN:
+            self.faults += 1
+
+    def drop(self, key: str) -> None:
+        """Forget a reply. A server that is repaired under the same name would otherwise be known by it for ever."""
+        try:
+            if self._cache is not None:
+                self._cache.delete(key)
         except _BROKEN:
             self.faults += 1
 

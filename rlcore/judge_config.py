@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlcore.endpoint import check_url
 from rlcore.errors import ConfigError
 from rlcore.targets import Target
 
@@ -107,8 +108,14 @@ def chosen_judges(reward: RewardConfig) -> dict[str, JudgeConfig]:
     return {name: judge for name, judge in reward.judges.items() if judge is not None}
 
 
-def check_judges(reward: RewardConfig, reward_timeout_s: float) -> None:
-    """Raises ConfigError naming field and value."""
+def check_judges(reward: RewardConfig, reward_timeout_s: float, chosen: JudgeConfig | None = None) -> None:
+    """Raises ConfigError naming field and value, also when the judge `chosen` by judge= is none of the reward's."""
+    if chosen is not None and chosen not in reward.judges.values():
+        raise ConfigError(
+            f"judge= chooses a judge that env.reward.target={reward.target} does not ask: choose a judged reward of conf/reward/ "
+            "(reward@env.reward=warp_atomic_judged), or give yours the judge by '+env.reward.judges.judge=${judge}'; rules alone "
+            "need judge=none"
+        )
     for key, j in chosen_judges(reward).items():
         name = f"env.reward.judges.{key}"
         if not j.endpoints and j.local is None:
@@ -126,8 +133,7 @@ def check_judges(reward: RewardConfig, reward_timeout_s: float) -> None:
         if j.temperature < 0:
             raise ConfigError(f"{name}.temperature={j.temperature} must be 0 or more")
         for endpoint, e in j.endpoints.items():
-            if not e.url.startswith(("http://", "https://")):
-                raise ConfigError(f"{name}.endpoints.{endpoint}.url={e.url!r} must be an address such as http://host:8000/v1")
+            check_url(f"{name}.endpoints.{endpoint}.url", e.url)
             if e.prompt_price < 0 or e.completion_price < 0:
                 raise ConfigError(f"{name}.endpoints.{endpoint}: prices must be 0 or more")
         if j.limits.tokens_per_minute is not None and j.limits.tokens_per_minute <= j.max_tokens:

@@ -117,8 +117,9 @@ class JudgePool:
         counts["shared" if shared else "answered"] += 1
         return reply
 
-    async def unusable(self, component: str, why: str) -> None:
+    async def unusable(self, component: str, why: str, reply: JudgeReply) -> None:
         """See rlcore.judge.Judge."""
+        self._cache.drop(reply.key)
         self._stats.component(component).counts["unusable"] += 1
         log.warning("unusable reply, %s: %s", component, why[:300])
 
@@ -180,7 +181,7 @@ class JudgePool:
             raise JudgeFailed(f"no answer within {self._config.budget_s:g} s; last: {last}") from None
         except (InfrastructureFailure, DataFailure) as error:
             raise JudgeFailed(str(error)) from error
-        reply = JudgeReply(got.text, got.finish_reason, endpoint.config.model, cached=False)
+        reply = JudgeReply(got.text, got.finish_reason, endpoint.config.model, cached=False, key=key)
         self._cache.put(key, reply)
         question.stats.latency_s.append(question.latency_s)
         question.stats.wait_s.append(max(0.0, loop.time() - began - question.latency_s))

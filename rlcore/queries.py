@@ -19,21 +19,23 @@ from rlcore.types import Query
 def read_queries(path: str | Path) -> list[Query]:
     """Queries of a JSONL file: each line an object with a string `id`; the whole object is the query's data.
 
-    Raises ValueError naming the file and line for bad JSON, a missing id or an id used twice.
+    Raises ConfigError naming the file and line for bad JSON, a missing id or an id used twice, and when there is no such file.
     """
+    if not Path(path).is_file():
+        raise ConfigError(f"there is no query file at {str(path)!r}")
     queries: list[Query] = []
     seen: set[str] = set()
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}:{number}: not JSON: {error}") from error
+                row = json.loads(line.decode())
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"{path}:{number}: not JSON: {error}") from error
             identity = row.get("id") if isinstance(row, dict) else None
             if not isinstance(identity, str) or not identity:
-                raise ValueError(f"{path}:{number}: a query needs a string 'id', got {identity!r}")
+                raise ConfigError(f"{path}:{number}: a query needs a string 'id', got {identity!r}")
             if identity in seen:
-                raise ValueError(f"{path}:{number}: id {identity!r} occurs twice")
+                raise ConfigError(f"{path}:{number}: id {identity!r} occurs twice")
             seen.add(identity)
             queries.append(Query(identity, row))
     return queries
@@ -41,8 +43,6 @@ def read_queries(path: str | Path) -> list[Query]:
 
 def split_queries(path: str, split: str) -> list[Query]:
     """The queries of a JSONL file whose `split` is the given one. Raises ConfigError when there is no file or no such query."""
-    if not Path(path).is_file():
-        raise ConfigError(f"there is no query file at {path!r}")
     found = [query for query in read_queries(path) if query.data.get("split") == split]
     if not found:
         raise ConfigError(f"{path!r} has no query whose split is {split!r}")

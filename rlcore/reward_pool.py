@@ -22,6 +22,7 @@ import inspect
 import os
 import time
 import traceback
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,7 +30,7 @@ from typing import Any, Literal
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, RunFailed
 from rlcore.targets import Target, make_reward
 from rlcore.types import RewardResult, Trajectory, scored, unavailable
 
@@ -99,7 +100,8 @@ class RewardPool:
     """Scores trajectories in `workers` Ray actors, at most `concurrency_per_worker` at a time in each. Needs `ray.init`.
 
     `spec` names a class, which every worker builds with its args and then calls with each trajectory, or a plain function or
-    coroutine function of the trajectory. `judges` are further arguments of the class, proxies that can be sent to a worker.
+    coroutine function of the trajectory. `judges` are further arguments of the class, proxies that can be sent to a worker, and
+    `caches` the folders of their answers, named when the self-test fails: what was answered before a repair counts after it.
     `timeout_s` is for one attempt at one trajectory. A worker reserves `worker_cpus` CPUs; one more than `workers` is started
     once there are suspects. Workers end with the driver. Raises ConfigError for settings out of range.
     """
@@ -114,6 +116,7 @@ class RewardPool:
         concurrency_per_worker: int = 16,
         worker_cpus: float = 0.1,
         judges: dict[str, Any] | None = None,
+        caches: Sequence[str] = (),
     ) -> None:
         counts = {"workers": workers, "attempts": attempts, "concurrency_per_worker": concurrency_per_worker}
         for name, value in counts.items():
@@ -125,7 +128,7 @@ class RewardPool:
             raise ConfigError(f"reward pool: worker_cpus must be a finite number >= 0, got {worker_cpus!r}")
         self.spec, self.workers, self.timeout_s, self.attempts = spec, workers, timeout_s, attempts
         self.concurrency_per_worker, self.worker_cpus = concurrency_per_worker, worker_cpus
-        self.judges = judges or {}
+        self.judges, self.caches = judges or {}, caches
         self._lanes: list[_Lane] = []
         self._quarantine: _Lane | None = None
         self._quarantine_lock = asyncio.Lock()
@@ -136,15 +139,26 @@ class RewardPool:
 
     async def start(self, deadline_s: float) -> None:
         """Start every worker, build the reward in each, and let the first try its self-test. Raises the worker's own error, or
-        TimeoutError after `deadline_s`."""
+        RunFailed after `deadline_s`."""
         self._start_s = deadline_s  # a replacement has as long
         self._lanes = [self._spawn() for _ in range(self.workers)]
         try:
             await asyncio.gather(*(lane.ready for lane in self._lanes))
-            await self._in_time(self._lanes[0].actor.self_test.remote(), "the reward's self-test did not end within")
+            await self._self_test(self._lanes[0].actor)
         except BaseException:
             await self.close()
             raise
+
+    async def _self_test(self, actor: Any) -> None:
+        try:
+            await self._in_time(
+                actor.self_test.remote(), "the reward's self-test, as fast as its judges' limits allow, did not end within"
+            )
+        except ConfigError as error:
+            if not self.caches:
+                raise
+            kept = " and ".join(self.caches)
+            raise ConfigError(f"{error} (a judge's answers are kept in {kept}: once it is repaired, remove them)") from error
 
     async def score(self, trajectory: Trajectory) -> RewardResult:
         """Score one trajectory; whatever the reward does, this ends and does not raise.
@@ -261,19 +275,19 @@ class RewardPool:
     async def _ready(self, actor: Any) -> int:
         try:
             return await self._in_time(actor.build.remote(self.spec, self.judges), "a reward worker was not ready after")
-        except TimeoutError as error:
+        except RunFailed as error:
             free = ray.available_resources().get("CPU", 0.0)
             need = f"{self.workers} workers reserve {self.worker_cpus:g} CPUs each, {free:g} are free"
-            raise TimeoutError(f"{error} ({need})") from None
+            raise RunFailed(f"{error}: {need}") from None
 
     async def _in_time(self, call: Any, late: str) -> Any:
-        """A worker's answer at the start, or its own error; after the start's deadline TimeoutError."""
+        """A worker's answer at the start, or its own error; after the start's deadline RunFailed."""
         try:
             return await asyncio.wait_for(call, self._start_s)
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
         except TimeoutError:
-            raise TimeoutError(f"{late} {self._start_s:g}s") from None
+            raise RunFailed(f"{late} {self._start_s:g}s (cluster.start_timeout_s)") from None
 
 
 def _checked(result: Any) -> RewardResult:

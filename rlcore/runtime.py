@@ -102,6 +102,7 @@ class Runtime:
             worker_cpus=k.reward_worker_cpus,
             concurrency_per_worker=JUDGED_CONCURRENCY if reward.judges else RULES_CONCURRENCY,
             judges=self.judges.proxies,
+            caches=self.judges.caches,
         )
         await self.rewards.start(k.start_timeout_s)
 

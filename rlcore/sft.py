@@ -12,7 +12,7 @@ from typing import Any
 from rlcore.batch import Row, Sample, build_rows, spread_rows, token_weights
 from rlcore.checkpoint import Checkpoints, RunState
 from rlcore.environment import Message
-from rlcore.errors import RunFailed, deadline
+from rlcore.errors import ConfigError, RunFailed, deadline
 from rlcore.evaluation import EVALUATION_SEED
 from rlcore.metrics import MetricsWriter, console
 from rlcore.policy import ChatRenderer
@@ -84,14 +84,14 @@ async def fine_tune(
 
     `heldout` gives the validation loss, every `sft.validate_every` steps and after the last; none is computed without it. A
     checkpoint is saved every `sft.checkpoint_every` steps, and before the RunFailed of a gradient that is not finite. Raises
-    ValueError when there is nothing to learn from.
+    ConfigError when no demonstration fits the model.
     """
     from rlcore.loop import optimizer_step  # brings torch, which a dry run does not need
 
     config = runtime.config.sft
     kept = fitting(demonstrations, runtime, "demonstrations")
     if not kept:
-        raise ValueError("sft: there are no demonstrations to learn from")
+        raise ConfigError(f"model.max_model_len={runtime.config.model.max_model_len} has room for none of the demonstrations")
     unseen = [s for s, _ in fitting(heldout, runtime, "held-out demonstrations")]
     validation = rows_of(unseen, "token_mean", config.row_tokens)
     batches = epochs([kind for _, kind in kept], config.batch_size, runtime.config.seed)

@@ -98,7 +98,7 @@ def _is_built(out: Path, settings: dict[str, Any]) -> bool:
         return False
     try:
         check_index(out / "index", settings["encoder"], corpus_sha256=corpus_sha256(out / "corpus.jsonl"))
-    except (FileNotFoundError, ConfigError):
+    except ConfigError:
         return False
     return True
 

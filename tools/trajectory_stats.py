@@ -19,6 +19,7 @@ from envs.warp.limits import ACTIONS
 from envs.warp.pruning import DRAFTS
 from envs.warp.tables import read_table
 from rlcore.checkpoint import write_atomic
+from rlcore.errors import ConfigError
 from rlcore.metrics import mean, standard_error
 
 LEVELS = ("level 1", "level 2", "level 3")
@@ -97,7 +98,11 @@ def main(arguments: list[str] | None = None) -> None:
     if not source.is_file():
         print(f"there is no {source}; write it with `python -m recipes.trajectories`", file=sys.stderr)
         sys.exit(2)
-    stats = statistics(read_table(source, DRAFTS))
+    try:
+        stats = statistics(read_table(source, DRAFTS))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(stats, indent=2)
     write_atomic(out / "stats.json", text + "\n")

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlcore.errors import ConfigError
+
 FIELDS = ("id", "title", "contents", "url")
 
 
@@ -34,16 +36,16 @@ class Document:
 def read_corpus(path: str | Path) -> dict[str, Document]:
     """The documents of a corpus file by id, in file order.
 
-    Raises ValueError naming file and line for anything but `{"id", "title", "contents", "url"}` with non-blank strings, and
-    for an id that was seen before; FileNotFoundError, with the command that makes a corpus, when there is no such file.
+    Raises ConfigError naming file and line for anything but `{"id", "title", "contents", "url"}` with non-blank strings, and
+    for an id that was seen before; with the command that makes a corpus, when there is no such file.
     """
     path = _present(path)
     documents: dict[str, Document] = {}
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             document = _parse(line, f"{path}, line {number}")
             if document.id in documents:
-                raise ValueError(f"{path}, line {number}: the id {document.id!r} was used by an earlier line")
+                raise ConfigError(f"{path}, line {number}: the id {document.id!r} was used by an earlier line")
             documents[document.id] = document
     return documents
 
@@ -51,31 +53,31 @@ def read_corpus(path: str | Path) -> dict[str, Document]:
 def _present(path: str | Path) -> Path:
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(
+        raise ConfigError(
             f"no corpus at {path}; build it with `python -m tools.build_world --out {path.parent}`, "
             "or with tools.build_index from documents of your own"
         )
     return path
 
 
-def _parse(line: str, where: str) -> Document:
+def _parse(line: bytes, where: str) -> Document:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON ({error})") from error
+        row = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not JSON ({error})") from error
     if not isinstance(row, dict) or set(row) != set(FIELDS):
         found = sorted(row) if isinstance(row, dict) else type(row).__name__
-        raise ValueError(f"{where}: a document has exactly the keys {list(FIELDS)}, got {found}")
+        raise ConfigError(f"{where}: a document has exactly the keys {list(FIELDS)}, got {found}")
     for field in FIELDS:
         if not isinstance(row[field], str) or not row[field].strip():
-            raise ValueError(f"{where}: {field} must be a non-blank string, got {row[field]!r}")
+            raise ConfigError(f"{where}: {field} must be a non-blank string, got {row[field]!r}")
     return Document(**row)
 
 
 def corpus_sha256(path: str | Path) -> str:
     """The SHA-256 of the corpus file's bytes, in hex: an index names the corpus it was built from by it.
 
-    Raises FileNotFoundError like `read_corpus`.
+    Raises ConfigError like `read_corpus` when there is no such file.
     """
     with _present(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

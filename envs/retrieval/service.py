@@ -33,8 +33,8 @@ class Retriever:
     `device` are VectorIndex.load's; "cuda" also moves the encoder. `threads` is the thread count of encoder and FAISS alike,
     `cache_size` the number of (query, k) results kept, `deadline_s` what one `search` may take.
 
-    Raises FileNotFoundError or ConfigError when corpus, index and encoder do not belong together or do not fit into memory,
-    before anything large is loaded where that can be told.
+    Raises ConfigError when corpus, index and encoder do not belong together or do not fit into memory, before anything large is
+    loaded where that can be told.
     """
 
     def __init__(

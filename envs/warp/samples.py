@@ -64,12 +64,12 @@ def write_samples(path: str | Path, samples: Iterable[Sample]) -> None:
 
 
 def read_samples(path: str | Path) -> list[Sample]:
-    """The samples of a file. Raises ValueError naming file and column, or row, of the first thing that is not one."""
+    """The samples of a file. Raises ConfigError naming file and column, or row, of the first thing that is not one."""
     samples = read_table(path, SCHEMA)
     for number, sample in enumerate(samples):
         for name, allowed in [("state", STATES), ("action", ACTIONS)]:
             if sample[name] not in allowed:
-                raise ValueError(f"{path}: row {number}: {name} must be one of {', '.join(allowed)}, got {sample[name]!r}")
+                raise ConfigError(f"{path}: row {number}: {name} must be one of {', '.join(allowed)}, got {sample[name]!r}")
     return samples
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rlcore.errors import ConfigError
+
 Schema = dict[str, Any]
 
 
@@ -32,26 +34,26 @@ def write_table(path: str | Path, rows: Iterable[dict[str, Any]], schema: Schema
 
 
 def read_table(path: str | Path, schema: Schema) -> list[dict[str, Any]]:
-    """The rows of a file. Raises ValueError naming file and column when it is no such table."""
+    """The rows of a file. Raises ConfigError naming file and column when it is no such table."""
     import pyarrow
     import pyarrow.parquet
 
     try:
         table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a parquet file: {error}") from error
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(f"{path} is not a parquet file that can be read: {error}") from error
     for field in _arrow_schema(schema):
         if field.name not in table.schema.names:
-            raise ValueError(f"{path} lacks the column {field.name}")
+            raise ConfigError(f"{path} lacks the column {field.name}; was it written by an earlier version?")
         if not table.schema.field(field.name).type.equals(field.type):
-            raise ValueError(f"{path}: column {field.name} is {table.schema.field(field.name).type}, not {field.type}")
+            raise ConfigError(f"{path}: column {field.name} is {table.schema.field(field.name).type}, not {field.type}")
     rows = table.select(list(schema)).to_pylist()
     for name in (name for name, kind in schema.items() if kind == "json"):
         for number, row in enumerate(rows):
             try:
                 row[name] = json.loads(row[name])
             except (TypeError, ValueError) as error:
-                raise ValueError(f"{path}: row {number}: {name} is not JSON: {error}") from error
+                raise ConfigError(f"{path}: row {number}: {name} is not JSON: {error}") from error
     return rows
 
 

@@ -21,7 +21,7 @@ class ScriptedJudge:
         self.say, self.replies = say, list(replies)
         self.claims = claims if callable(claims) else lambda material: list(claims)
         self.calls: list[dict[str, Any]] = []
-        self.refused: list[tuple[str, str]] = []
+        self.refused: list[tuple[str, str, str]] = []
 
     async def ask(self, messages, *, component, schema=None, max_tokens=None, attempt=0) -> JudgeReply:
         self.calls.append({"messages": messages, "component": component, "schema": schema, "attempt": attempt})
@@ -34,8 +34,8 @@ class ScriptedJudge:
         reply = {"claims": self.claims(material)} if ids == ["claims"] else {id: self.say(material, id) for id in ids}
         return JudgeReply(json.dumps(reply) if schema else "An answer.", "stop", "scripted", False)
 
-    async def unusable(self, component: str, why: str) -> None:
-        self.refused.append((component, why))
+    async def unusable(self, component: str, why: str, reply: JudgeReply) -> None:
+        self.refused.append((component, why, reply.text))
 
     def components(self) -> list[str]:
         return [call["component"] for call in self.calls]

@@ -162,7 +162,8 @@ def test_an_unusable_reply_is_asked_for_once_more_and_counted():
     judge = ScriptedJudge(replies=["no idea", GOOD])
     prompt = messages("en", {"text": "A text."}, "Judge it.")
     assert asyncio.run(ask_numbers(judge, prompt, IDS, FIVE, component="write/holistic")) == {"depth": 4, "novelty": 2.5}
-    assert [call["attempt"] for call in judge.calls] == [0, 1] and judge.refused == [("write/holistic", "no JSON object")]
+    assert [call["attempt"] for call in judge.calls] == [0, 1]
+    assert judge.refused == [("write/holistic", "no JSON object", "no idea")]
     assert (
         judge.calls[0]["messages"] == prompt and "could not be used (no JSON object)" in judge.calls[1]["messages"][-1]["content"]
     )

@@ -39,5 +39,5 @@ class Rated:
                 why = why or f"out of range: {score!r}"
             except (ValueError, LookupError, TypeError):
                 why = why or "no JSON with a score"
-            await self.judge.unusable("toy/rate", why)
+            await self.judge.unusable("toy/rate", why, reply)
         return unavailable(f"reply unusable: {why}")

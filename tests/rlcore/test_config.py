@@ -139,7 +139,7 @@ def test_the_two_commands_compose(recipe):
         ("seed=null", "seed must be int, got None"),
         ("trajectories.train.search=-2", "trajectories.train.search=-2 must be 0 or more, or -1 for all"),
         ("trajectories.teacher.kind=human", "must be one of scripted, engine, openai"),
-        ("trajectories.teacher.kind=openai", "trajectories.teacher.url=None must be the API's address"),
+        ("trajectories.teacher.kind=openai", "trajectories.teacher.url=None must be an address such as"),
         ("trajectories.teacher.top_p=0", "trajectories.teacher.top_p=0.0 must be above 0 and at most 1"),
         ("trajectories.teacher.attempts=0", "trajectories.teacher.attempts=0 must be at least 1"),
     ],
@@ -161,6 +161,13 @@ def test_small_floats_stay_floats():
 def test_a_missing_model_says_how_to_make_it():
     with pytest.raises(ConfigError, match=r"model.path='nowhere' holds no model; build it with `.*tools.build_models"):
         check_files(composed("model.path=nowhere"))
+
+
+def test_a_recorded_run_that_is_not_there_is_refused_before_anything_starts(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="replay='nowhere.jsonl' is no file"):
+        check_files(composed("model=tiny", "env=vowels", "replay=nowhere.jsonl"))
+    (tmp_path / "t.jsonl").write_text("")
+    check_files(composed("model=tiny", "env=vowels", f"replay={tmp_path}/t.jsonl"))
 
 
 def test_more_trained_layers_than_the_model_has_are_refused(tiny):

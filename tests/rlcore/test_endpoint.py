@@ -6,6 +6,7 @@ import asyncio
 import email.utils
 import json
 import math
+import re
 import threading
 import time
 import traceback
@@ -14,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from rlcore.endpoint import Endpoint, _seconds
+from rlcore.endpoint import Endpoint, _seconds, check_url
 from rlcore.errors import ConfigError, DataFailure, InfrastructureFailure, NoRoom
 
 MESSAGES = [{"role": "user", "content": "你好"}]
@@ -61,6 +62,19 @@ def ask(server, *answers, key="sk-secret", timeout_s=5.0, attempts=3):
             return await endpoint.generate(MESSAGES, max_tokens=64)
 
     return asyncio.run(one())
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host:port/v1", "http://host:99999/v1", "http://[::1/v1", "host:8000/v1", "http:///v1", ""]
+)
+def test_what_is_no_address_is_refused_before_a_request(url):
+    with pytest.raises(ConfigError, match=re.escape(f"url={url!r} must be an address such as http://host:8000/v1")):
+        Endpoint(url, "big", None, timeout_s=1.0)
+
+
+def test_addresses():
+    for url in ("http://host:8000/v1", "https://host/v1/", "http://[::1]:8000/v1", "http://höst/v1"):
+        check_url("url", url)
 
 
 def test_a_completion(server):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rlcore import judge_actors
-from rlcore.errors import InfrastructureFailure, RunFailed
+from rlcore.errors import ConfigError, InfrastructureFailure, RunFailed
 from rlcore.judge_actors import Judges
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, JudgeLimitsConfig, LocalJudgeConfig
 from rlcore.model import weights_fingerprint
@@ -45,7 +45,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.faults, self.draws, self.lock = faults, random.Random(0), threading.Lock()
         self.arrived: list[float] = []
-        self.open = self.most = 0
+        self.open = self.most = self.prose = 0
         self.answered: collections.Counter[str] = collections.Counter()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
@@ -84,6 +84,7 @@ class Handler(BaseHTTPRequestHandler):
         with server.lock:
             server.open -= 1
             server.answered[text] += fault is None
+            server.prose += fault is not None and "Good!" in fault[3]
         if status == 0:  # hangs, until the client has given up
             time.sleep(TIMEOUT_S + 1)
             self.close_connection = True
@@ -136,6 +137,29 @@ def test_figures_of_every_judge_by_name_and_none_of_one_that_is_lost() -> None:
     judges = Judges({})
     judges.proxies = {"good": Proxy(), "lost": Proxy(InfrastructureFailure("no replica lives"))}  # type: ignore[dict-item]
     assert asyncio.run(judges.figures()) == {"judge/good/asked": 2.0, "judge/good/write/holistic/asked": 1.0}
+
+
+@pytest.mark.parametrize("lost", ["start", "check"])
+def test_a_judge_that_is_lost_at_the_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: str) -> None:
+    class Proxy:
+        async def start(self, timeout_s: float) -> tuple[str, str]:
+            if lost == "start":
+                raise InfrastructureFailure("no replica answers")
+            return "http://here/v1", "sk-made-up"
+
+        async def check(self) -> None:
+            raise InfrastructureFailure("no answer within 220 s")
+
+    monkeypatch.setattr(judge_actors, "start_service", lambda *_, **__: Proxy())
+    why = {"start": "no replica answers", "check": "no answer within 220 s"}[lost]
+    with pytest.raises(ConfigError, match=f"env.reward.judges.big: {why}"):
+        asyncio.run(Judges({"big": JudgeConfig(local=LocalJudgeConfig(str(tmp_path), "float32", 64))}).start(9.0))
+
+
+def test_the_folders_of_the_answers_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    judges = Judges({"a": JudgeConfig(cache="kept"), "b": JudgeConfig(cache=f"{tmp_path}/kept"), "c": JudgeConfig()})
+    assert judges.caches == [f"{tmp_path}/kept"]
 
 
 def test_what_the_actor_of_a_judge_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -203,8 +227,8 @@ def test_a_server_that_is_lost_ends_the_run_and_an_evaluation() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_four_workers_faults_and_a_killed_actor(cluster: None, tmp_path: Path) -> None:
-    """Every trajectory is scored right or unavailable with its reason; the limits hold; nothing is asked twice, not even by the
-    run that resumes."""
+    """Every trajectory is scored right or unavailable with its reason; the limits hold; nothing that had a usable answer is asked
+    twice, not even by the run that resumes."""
     import ray
 
     prose = json.dumps({"choices": [{"message": {"content": "Good!"}, "finish_reason": "stop"}]})
@@ -240,11 +264,12 @@ def test_four_workers_faults_and_a_killed_actor(cluster: None, tmp_path: Path) -
         # answered as the actor died, or a re-ask after "Good!", which counts as an answer of its own
         assert len(twice) <= 16
         assert figures["judge/judge/toy/rate/asked"] > 0 and figures["judge/judge/endpoint/main/requests"] > 0
-        asked = len(server.arrived)
+        asked, prose = len(server.arrived), server.prose
         resumed = Judges({"judge": config(server, tmp_path / "cache")}, options)
         again = await score_all(resumed, 200, 1, {})
         assert [r.value for r in again if r.available] == [value for value, _ in scored]
-        assert len(server.arrived) <= asked + 1 + 6 * len(reasons)  # the health check, and what was never answered
+        # the health check, and what was never answered, or not so that it could be used
+        assert len(server.arrived) <= asked + 1 + 6 * (len(reasons) + prose)
 
     asyncio.run(asyncio.wait_for(main(), 400))
     server.shutdown()

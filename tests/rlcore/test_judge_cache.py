@@ -61,6 +61,35 @@ def test_a_reply_that_is_empty_or_was_cut_off_is_not_kept(monkeypatch, tmp_path,
     assert virtual(main()) == [False, False] and len(stub.arrived) == 2
 
 
+def test_a_reply_that_could_not_be_used_is_asked_for_again_by_the_next_run(monkeypatch, tmp_path):
+    """The server is repaired under the same name between the second run and the third."""
+    prose, repaired = (0, 200, {}, completion("I would say four.")), []
+    Stub(monkeypatch, lambda host, number, body: GOOD if repaired else prose)
+
+    async def run() -> list[tuple[str, bool]]:
+        judge, seen = pool("a", cache=str(tmp_path)), []
+        for attempt in (0, 1):
+            reply = await ask(judge, attempt=attempt)
+            seen.append((reply.text, reply.cached))
+            if reply.text == "4":
+                break
+            await judge.unusable("c", "no number", reply)
+        return seen
+
+    assert virtual(run()) == virtual(run()) == [("I would say four.", False)] * 2
+    repaired.append(True)
+    assert virtual(run()) == [("4", False)]
+    assert virtual(run()) == [("4", True)]
+    prose_from_disk = JudgeReply("I would say four.", "stop", "judge", cached=False)
+    cache = JudgeCache(str(tmp_path), 1)
+    cache.put("old", prose_from_disk)  # as every run before kept it
+    cache.drop(cache.get("old").key)
+    assert cache.get("old") is None and cache.faults == 0
+    cache.drop("never there")
+    JudgeCache(None, 1).drop("old")
+    cache.close()
+
+
 @pytest.mark.parametrize("damage", ["database", "folder"])
 def test_a_damaged_cache_is_said_at_the_start_and_a_miss_after_a_restart(monkeypatch, tmp_path, damage):
     Stub(monkeypatch, answers(GOOD))

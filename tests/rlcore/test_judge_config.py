@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +74,33 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> N
     check_judges(RewardConfig("a.b", judges={"judge": good}), 1500)
     with pytest.raises(ConfigError, match=message):
         check_judges(RewardConfig("a.b", judges={"judge": replace(good, **changes)}), 1500)
+
+
+@pytest.mark.parametrize("url", ["http://host:port/v1", "http://host:99999/v1", "http:///v1", "ftp://host/v1"])
+def test_what_is_no_address_is_refused_before_anything_starts(url: str) -> None:
+    refused(re.escape(f"env.reward.judges.judge.endpoints.main.url='{url}' must be"), *OPENAI, f"judge.endpoints.main.url={url}")
+    openai = ("trajectories.teacher.kind=openai", "trajectories.teacher.model=big")
+    refused(re.escape(f"trajectories.teacher.url='{url}' must be"), *openai, f"trajectories.teacher.url={url}")
+
+
+def test_a_judge_that_the_reward_does_not_ask_is_refused() -> None:
+    message = r"env.reward.target=rewards.warp.WarpAtomic does not ask: .*'\+env.reward.judges.judge=\$\{judge\}'"
+    refused(message, "judge=local")
+    refused(message, OPENAI[0], *OPENAI[2:])
+    other = "+env.reward.judges.judge={endpoints: {main: {url: 'http://other/v1', model: big}}, budget_s: 500}"
+    refused(message, other, *OPENAI[2:], OPENAI[0])
+
+
+def test_the_readmes_judge_commands_compose() -> None:
+    section = Path("README.md").read_text().partition("\n## Judges\n")[2].partition("\n## ")[0]
+    commands = re.findall(r"^python -m recipes\.(\w+) ([^#\n]*)", section, re.M)
+    presets = {"pipeline_rl": ["recipe=pipeline"]}
+    chosen = [(name, composed(*overrides.split(), *presets.get(name, []))) for name, overrides in commands]
+    assert [(name, c.env.name, c.env.reward.target.rpartition(".")[2]) for name, c in chosen] == [
+        ("atomic_rl", "warp_atomic", "WarpAtomicJudged"), ("pipeline_rl", "warp_report", "WarpReportJudged")
+    ]  # fmt: skip
+    for _, c in chosen:
+        assert c.judge is not None and chosen_judges(c.env.reward) == {"judge": c.judge}
 
 
 def test_a_missing_address_is_named() -> None:

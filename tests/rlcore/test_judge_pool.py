@@ -25,7 +25,7 @@ def test_a_question_and_what_is_counted(monkeypatch):
         prices = {"prompt_price": 2.0, "completion_price": 8.0}
         judge = pool({"a": prices}, max_tokens=64, extra={"top_k": 1, "max_tokens": None})
         replies = [await ask(judge, schema=schema), await ask(judge, "other", max_tokens=5)]
-        await judge.unusable("c", "no JSON")
+        await judge.unusable("c", "no JSON", replies[0])
         return replies, await judge.stats()
 
     replies, stats = virtual(main())
@@ -188,11 +188,11 @@ def test_faults_never_become_scores(monkeypatch):
         """What a reward does: ask, once more when it cannot use the reply, then give up."""
         try:
             for attempt in (0, 1):
-                text = (await ask(judge, str(i), attempt=attempt)).text
-                if text.isdigit():
-                    outcomes["right" if int(text) == 1 + i % 5 else "wrong"] += 1
+                reply = await ask(judge, str(i), attempt=attempt)
+                if reply.text.isdigit():
+                    outcomes["right" if int(reply.text) == 1 + i % 5 else "wrong"] += 1
                     return
-                await judge.unusable("c", "not a number")
+                await judge.unusable("c", "not a number", reply)
             outcomes["unavailable: unusable"] += 1
         except JudgeFailed as failed:
             assert "http://" in str(failed)

@@ -185,8 +185,8 @@ def test_the_memory_plan_counts_gradients_and_moments_of_the_adapter_only(tiny):
 def test_a_checkpoint_of_an_adapter_fits_the_model_it_was_trained_on(tmp_path):
     lora = "model.lora={rank: 4, alpha: 6, targets: [q_proj]}"
     config = composed("model=tiny", lora)
-    write_atomic(tmp_path / "run.json", json.dumps(asdict(first_state(config, config.model.path))))
-    read_state(str(tmp_path), composed("model=tiny", lora))
+    write_atomic(tmp_path / "run.json", json.dumps(asdict(first_state(config, config.model.path, []))))
+    read_state(str(tmp_path), composed("model=tiny", lora), [])
     for other, name in [(["model.lora.rank=8"], "model.lora"), (["model.path=elsewhere"], "weights of model.path")]:
         with pytest.raises(ConfigError, match=f"is of a run with {name}="):
-            read_state(str(tmp_path), composed("model=tiny", lora, *other))
+            read_state(str(tmp_path), composed("model=tiny", lora, *other), [])

@@ -43,6 +43,8 @@ def test_nothing_to_draw_is_refused():
     ("lines", "message"),
     [
         ('{"id": "a"}\n{oops', ":2: not JSON"),
+        (b'{"id": "a"}\n{"id": "\xff"}', ":2: not JSON: .*utf-8"),
+        ("[" * 100_000, ":1: not JSON"),
         ('{"id": "a"}\n{"id": "a"}', ":2: id 'a' occurs twice"),
         ('{"question": "x"}', ":1: a query needs a string 'id', got None"),
         ("[1]", ":1: a query needs a string 'id'"),
@@ -50,9 +52,14 @@ def test_nothing_to_draw_is_refused():
 )
 def test_bad_files_name_the_line(tmp_path, lines, message):
     path = tmp_path / "q.jsonl"
-    path.write_text(lines)
-    with pytest.raises(ValueError, match=message):
+    path.write_bytes(lines if isinstance(lines, bytes) else lines.encode())
+    with pytest.raises(ConfigError, match=message):
         read_queries(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=f"there is no query file at '{tmp_path}/none'"):
+        read_queries(tmp_path / "none")
 
 
 def test_the_whole_object_is_the_querys_data(tmp_path):

@@ -8,13 +8,14 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from rlcore.errors import ConfigError
-from rlcore.reward_pool import RewardPool
+from rlcore.errors import ConfigError, RunFailed
+from rlcore.reward_pool import RewardPool, _Lane
 from rlcore.targets import Target
 from rlcore.types import Outcome, Query, RewardResult, Trajectory
 
@@ -114,6 +115,40 @@ def test_known_right_is_1_and_known_wrong_0_in_a_real_worker(cluster: None) -> N
 def test_settings_are_checked(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         RewardPool(Target(f"{REWARDS}.act"), **{"workers": 1, "timeout_s": 1.0, **settings})
+
+
+def failed_start(
+    monkeypatch: pytest.MonkeyPatch, self_test: Callable[[], Awaitable[None]], deadline_s: float, **options: Any
+) -> str:
+    """What a pool says whose worker is ready at once and whose self-test fails."""
+    killed: list[Any] = []
+    monkeypatch.setattr("ray.kill", killed.append)
+
+    async def main() -> None:
+        pool = RewardPool(Target(f"{REWARDS}.act"), workers=1, timeout_s=1.0, **options)
+        actor = SimpleNamespace(self_test=SimpleNamespace(remote=self_test))
+        monkeypatch.setattr(pool, "_spawn", lambda: _Lane(actor, asyncio.create_task(asyncio.sleep(0, 1))))
+        await pool.start(deadline_s)
+
+    with pytest.raises((ConfigError, RunFailed)) as failed:
+        asyncio.run(main())
+    assert len(killed) == 1
+    return f"{type(failed.value).__name__}: {failed.value}"
+
+
+def test_a_self_test_that_outlives_the_start_says_what_bounds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = failed_start(monkeypatch, lambda: asyncio.sleep(60), 0.05)
+    assert said.startswith("RunFailed: the reward's self-test, as fast as its judges' limits allow, did not end within 0.05s")
+    assert said.endswith("(cluster.start_timeout_s)")
+
+
+def test_a_self_test_that_fails_names_the_folders_of_the_judges_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses() -> None:
+        raise ConfigError("good is not above bad")
+
+    assert failed_start(monkeypatch, refuses, 5.0) == "ConfigError: good is not above bad"
+    said = failed_start(monkeypatch, refuses, 5.0, caches=["/runs/judge-cache"])
+    assert said.startswith("ConfigError: good is not above bad (a judge's answers are kept in /runs/judge-cache: ")
 
 
 def test_score_needs_start() -> None:
@@ -250,8 +285,8 @@ def test_close_ends_calls_and_workers(cluster: None) -> None:
         ("no_such_name", {}, ConfigError, "no 'no_such_name'"),
         ("act", {"args": {"k": 1}}, ConfigError, "takes no args"),
         ("NOT_CALLABLE", {}, ConfigError, "cannot be called"),
-        ("SlowToBuild", {"deadline": 4}, TimeoutError, "not ready after 4s"),
-        ("act", {"worker_cpus": 1000.0, "deadline": 2}, TimeoutError, "1 workers reserve 1000 CPUs each, [0-9.]+ are free"),
+        ("SlowToBuild", {"deadline": 4}, RunFailed, "not ready after 4s"),
+        ("act", {"worker_cpus": 1000.0, "deadline": 2}, RunFailed, "1 workers reserve 1000 CPUs each, [0-9.]+ are free"),
     ],
 )
 def test_a_failed_start_gives_the_worker_s_own_error(cluster: None, reward: str, settings: dict, kind: type, words: str) -> None:

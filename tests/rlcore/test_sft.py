@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlcore.checkpoint import Checkpoints, RunState
-from rlcore.errors import RunFailed
+from rlcore.errors import ConfigError, RunFailed
 from rlcore.sft import Demonstration, choose, fine_tune
 from tests.rlcore.test_config import composed
 from tests.rlcore.test_loop import remote
@@ -42,11 +42,17 @@ class FakeRank:
         }
 
 
+def test_demonstrations_that_no_model_could_take_are_a_setting_that_cannot_work(tmp_path):
+    with pytest.raises(ConfigError, match="model.max_model_len=2 has room for none of the demonstrations"):
+        run([], tmp_path, max_model_len=2)
+
+
 def run(held: list[Demonstration], folder: Path, done: int = 0, ranks: list[FakeRank] | None = None, **changes):
     """The steps to the fifth of two ranks on letters, which are their own ids; the figures of each step."""
     config = composed("sft.steps=5", "sft.batch_size=2", "cluster.learner_ranks=2")
+    model = replace(config.model, max_model_len=changes.pop("max_model_len", 2048))
     runtime = SimpleNamespace(
-        config=replace(config, sft=replace(config.sft, **changes)),
+        config=replace(config, model=model, sft=replace(config.sft, **changes)),
         tokenizer=SimpleNamespace(eos_token_id=END),
         renderer=SimpleNamespace(
             tokenizer=lambda text, add_special_tokens: {"input_ids": [int(c) for c in text]}, prompt=lambda messages: [1, 2]

@@ -51,6 +51,13 @@ def test_score_by_expansions():
     assert rows[0]["standard_error"] == pytest.approx(0.15)  # sample deviation 0.2121 over the root of 2
 
 
+def test_a_damaged_file_is_one_message(tmp_path, capsys):
+    (tmp_path / "drafts.parquet").write_text("no table")
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path)])
+    assert "drafts.parquet is not a parquet file" in capsys.readouterr().err
+
+
 def test_the_command_writes_json_and_a_plot(tmp_path, capsys):
     write_table(tmp_path / "drafts.parquet", [{**row, "score": None} for row in DRAFTS_OF_TWO], DRAFTS)
     main([str(tmp_path), "--out", str(tmp_path / "out")])

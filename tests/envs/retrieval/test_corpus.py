@@ -6,6 +6,7 @@ import json
 import pytest
 
 from envs.retrieval.corpus import Document, corpus_sha256, read_corpus, write_corpus
+from rlcore.errors import ConfigError
 
 LIMA = {"id": "city-PE-1", "title": "Lima", "contents": "Lima is the capital of Peru.", "url": "urn:x:1"}
 
@@ -28,6 +29,8 @@ def test_passage_is_title_and_contents():
     ("bad_line", "complaint"),
     [
         ("{not json", "not JSON"),
+        (b'{"id": "\xff"}', "not JSON ('utf-8' codec"),
+        ("[" * 100_000, "not JSON"),
         ("", "not JSON"),
         ("[1]", "exactly the keys"),
         (json.dumps({**LIMA, "id": "new", "text": "x"}), "exactly the keys"),
@@ -39,12 +42,13 @@ def test_passage_is_title_and_contents():
 )
 def test_a_bad_line_is_named(tmp_path, bad_line, complaint):
     path = tmp_path / "corpus.jsonl"
-    path.write_text(json.dumps(LIMA) + "\n" + bad_line + "\n")
-    with pytest.raises(ValueError, match="corpus.jsonl, line 2") as error:
+    bad = bad_line if isinstance(bad_line, bytes) else bad_line.encode()
+    path.write_bytes(json.dumps(LIMA).encode() + b"\n" + bad + b"\n")
+    with pytest.raises(ConfigError, match="corpus.jsonl, line 2") as error:
         read_corpus(path)
     assert complaint in str(error.value)
 
 
 def test_a_missing_corpus_names_the_command_that_makes_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"python -m tools.build_world --out {tmp_path}"):
+    with pytest.raises(ConfigError, match=f"python -m tools.build_world --out {tmp_path}"):
         read_corpus(tmp_path / "corpus.jsonl")

@@ -84,20 +84,28 @@ def test_reading_names_the_file_and_what_is_wrong(samples, tmp_path):
     rows = [s | {"expandable": "", "reference": "{"} for s in samples]
     for schema, message in [
         ({name: kind for name, kind in SCHEMA.items() if name != "messages"}, "train.parquet lacks the column messages"),
+        ({name: kind for name, kind in SCHEMA.items() if name != "passages"}, "the column passages; .*earlier version"),
         (kinds, "train.parquet: column expandable is string, not list<item: string>"),
     ]:
         write_table(path, [{name: row[name] for name in schema} for row in rows], schema)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ConfigError, match=message):
             read_samples(path)
     write_table(path, [s | {"reference": "{"} for s in samples[:2]], {**SCHEMA, "reference": "string"})
-    with pytest.raises(ValueError, match="train.parquet: row 0: reference is not JSON"):
+    with pytest.raises(ConfigError, match="train.parquet: row 0: reference is not JSON"):
         read_samples(path)
     write_samples(path, [samples[0], samples[1] | {"action": "nop"}])
-    with pytest.raises(ValueError, match="train.parquet: row 1: action must be one of initialize, .*, got 'nop'"):
+    with pytest.raises(ConfigError, match="train.parquet: row 1: action must be one of initialize, .*, got 'nop'"):
         read_samples(path)
     path.write_text("no table")
-    with pytest.raises(ValueError, match="train.parquet is not a parquet file"):
+    with pytest.raises(ConfigError, match="train.parquet is not a parquet file"):
         read_samples(path)
+    write_samples(path, samples)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * 200 + whole[204:])  # a page of data, not the footer
+    with pytest.raises(ConfigError, match="train.parquet is not a parquet file that can be read"):
+        read_samples(path)
+    with pytest.raises(ConfigError, match="none.parquet"):
+        read_samples(tmp_path / "none.parquet")
 
 
 def test_queries_of_the_single_action_environment(samples, tmp_path):
