@@ -28,11 +28,11 @@ from rlcore.types import Query
 
 POLL_S = 0.1  # between questions whether a checkpoint is written
 GRACE_S = 60.0
-# Of `algo`, what a resumed run may change: its length and learning rate, how far sampling runs ahead, how tokens are packed, when
-# a run gives up, what is kept and how often it is evaluated.
+# Of `algo` and `sft`, what a resumed run may change: its length and learning rate, how far sampling runs ahead, how tokens are
+# packed, when a run gives up, what is kept and how often it is evaluated.
 FREE = {
     "steps", "optimizer", "max_staleness", "groups_in_flight", "row_tokens", "max_failed_share", "max_nonfinite_steps",
-    "checkpoint_every", "keep_checkpoints", "keep_best", "evaluate_every",
+    "checkpoint_every", "keep_checkpoints", "keep_best", "evaluate_every", "validate_every", "validation_samples",
 }  # fmt: skip
 
 
@@ -85,20 +85,36 @@ class RunState:
     started_from: str = ""
 
 
-def first_state(c: Config, model: str, drawn: Sequence[Query], version: int = -1) -> RunState:
+def first_state(c: Config, model: str, drawn: Sequence[Query], version: int = -1, sft: bool = False) -> RunState:
     """The state of a run on the queries `drawn` that starts from `model`, whose weights are fingerprinted: frozen ones are in no
     checkpoint."""
-    return RunState(version=version, settings=run_settings(c, model, drawn), started_from=model)
+    return RunState(version=version, settings=run_settings(c, model, drawn, sft), started_from=model)
 
 
-def run_settings(c: Config, model: str, drawn: Sequence[Query]) -> dict[str, Any]:
-    """What decides the queries, samples and losses of a run, by dotted names: a resumed one must agree.
+def run_settings(c: Config, model: str, drawn: Sequence[Query], sft: bool = False) -> dict[str, Any]:
+    """What decides the queries, samples and losses of a run of RL or SFT, by dotted names: a resumed one must agree.
 
     Queries and weights count by their content, wherever they lie. Free are what other hardware needs (`cluster`, `deepspeed`, the
     model's dtype and length), where and how fast the judges are asked, what is only measured or kept, and FREE.
     """
-    e, algo = c.env, asdict(c.algo)
-    chosen = algo["kl"].pop("reference")
+    stage = asdict(c.sft if sft else c.algo)
+    return {
+        "seed": c.seed,
+        "model.name": c.model.name,
+        "model.train_layers": c.model.train_layers,
+        "model.lora": asdict(c.model.lora) if c.model.lora else None,
+        "model.chat_template_kwargs": c.model.chat_template_kwargs,
+        "the train queries": _digest(drawn),
+        "weights of model.path": weights_fingerprint(model) or model,
+        **({} if sft else _environment_settings(c, model)),
+        **_leaves("sft" if sft else "algo", {name: value for name, value in stage.items() if name not in {*FREE, "kl"}}),
+    }
+
+
+def _environment_settings(c: Config, model: str) -> dict[str, Any]:
+    """What makes the rollouts and their rewards."""
+    e, kl = c.env, asdict(c.algo.kl)
+    chosen = kl.pop("reference")
     reference = (chosen or model) if c.algo.kl.coef else None
     environment = {
         "name": e.name,
@@ -113,15 +129,8 @@ def run_settings(c: Config, model: str, drawn: Sequence[Query]) -> dict[str, Any
         },
     }
     return {
-        "seed": c.seed,
-        "model.name": c.model.name,
-        "model.train_layers": c.model.train_layers,
-        "model.lora": asdict(c.model.lora) if c.model.lora else None,
-        "model.chat_template_kwargs": c.model.chat_template_kwargs,
         **_leaves("env", environment),
-        "the train queries": _digest(drawn),
-        **_leaves("algo", {name: value for name, value in algo.items() if name not in FREE}),
-        "weights of model.path": weights_fingerprint(model) or model,
+        **_leaves("algo.kl", kl),
         "weights of algo.kl.reference": reference and (weights_fingerprint(reference) or reference),
     }
 
@@ -251,8 +260,8 @@ def _name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def read_state(folder: str, config: Config, drawn: Sequence[Query]) -> RunState:
-    """The driver's state of a checkpoint, for a run on the queries `drawn`.
+def read_state(folder: str, config: Config, drawn: Sequence[Query], sft: bool = False) -> RunState:
+    """The driver's state of a checkpoint, for a run of RL or SFT on the queries `drawn`.
 
     Raises ConfigError when the folder is not one, or is of a run with other settings: the first that differs, with both values.
     """
@@ -263,7 +272,7 @@ def read_state(folder: str, config: Config, drawn: Sequence[Query]) -> RunState:
         state = RunState(**json.loads(path.read_text()))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"resume={folder!r}: {path} is damaged: {error}") from error
-    settings = run_settings(config, config.model.path, drawn)
+    settings = run_settings(config, config.model.path, drawn, sft)
     for name in {**state.settings, **settings}:
         was, now = (found.get(name, "not set") for found in (state.settings, settings))
         if was != now:

@@ -11,6 +11,7 @@ from envs.warp.samples import SCHEMA
 from envs.warp.tables import write_table
 from recipes import sft
 from recipes.cli import run_recipe
+from recipes.common import queries
 from recipes.sft import lessons
 from rewards.probe import probe_items
 from rlcore.config import Config
@@ -57,8 +58,10 @@ def test_what_is_learned_from_and_what_is_held_out():
     """Each text of the probe as a section and as a plan to train on, and as a section alone to hold out; the plug-in has none."""
     config = composed("sft.validation_samples=2")
     config = replace(config, env=replace(config.env, queries=Target("tests.recipes.demonstrated.queries")))
-    shown, held = lessons(config)
+    drawn = queries(config, "train")
+    shown, held = lessons(config, drawn)
     assert (len(shown), len(held)) == (2 * len(probe_items()), 2) and {d.kind for d in shown} == {"write", "initialize"}
-    assert lessons(replace(config, sft=replace(config.sft, validate_every=0)))[1] == []
+    assert lessons(replace(config, sft=replace(config.sft, validate_every=0)), drawn)[1] == []
+    vowels = composed("env=vowels")
     with pytest.raises(ConfigError, match="env=vowels: its train queries hold no 'messages' and 'output' to learn from"):
-        lessons(composed("env=vowels"))
+        lessons(vowels, queries(vowels, "train"))

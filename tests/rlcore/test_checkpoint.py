@@ -108,6 +108,21 @@ def test_a_run_is_resumed_with_the_queries_it_would_draw(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_sft_goes_on_with_its_own_checkpoints_and_its_own_settings(tmp_path):
+    config = composed(*SMALL)
+    folder = checkpoint(tmp_path, json.dumps(asdict(first_state(config, config.model.path, DRAWN, sft=True))))
+    longer = composed(*SMALL, "sft.steps=99", "sft.optimizer.lr=0.1", "algo.group_size=3")
+    assert read_state(folder, longer, DRAWN, sft=True).step == 0
+    with pytest.raises(ConfigError, match="sft.batch_size=8, but now it is 4"):
+        read_state(folder, composed(*SMALL, "sft.batch_size=4"), DRAWN, sft=True)
+    for of_sft, message in [
+        (False, "sft.batch_size=8, but now it is 'not set'"),
+        (True, "env.name='.*', but now it is 'not set'"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            read_state(folder if not of_sft else saved(tmp_path, *SMALL), config, DRAWN, sft=of_sft)
+
+
 JUDGED = ["reward@env.reward=warp_atomic_judged", "judge=openai", "judge.endpoints.main.url=http://a/v1"]
 
 
