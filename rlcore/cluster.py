@@ -83,7 +83,9 @@ def print_plan(c: Config) -> None:
     for line in memory_estimate(c):
         console.print(f"  {line}")
     if c.model.dtype == "bfloat16" and c.deepspeed.get("zero_optimization", {}).get("stage", 0) == 0:
-        console.print("  [bold]a learner in bfloat16 without ZeRO sums its gradients in bfloat16, and DeepSpeed starts it with[/bold]")
+        console.print(
+            "  [bold]a learner in bfloat16 without ZeRO sums its gradients in bfloat16, and DeepSpeed starts it with[/bold]"
+        )
         console.print("  [bold]an optimizer step on zero gradients: use deepspeed=zero2 or zero3[/bold]")
 
 

@@ -21,12 +21,22 @@ def load_model(path: str, dtype: str, trust_remote_code: bool = False) -> Any:
 
     from rlcore.attention import PACKED
 
+    if trust_remote_code:
+        _provide_what_older_code_imports()
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=getattr(torch, dtype), attn_implementation="sdpa", trust_remote_code=trust_remote_code
     )
     if model._supports_attention_backend:
         model.config._attn_implementation = PACKED
     return model
+
+
+def _provide_what_older_code_imports() -> None:
+    """Code in hub repositories, MiniCPM4.1's too, imports a question that transformers 5 no longer answers: it is always yes."""
+    from transformers.utils import import_utils
+
+    if not hasattr(import_utils, "is_torch_fx_available"):
+        import_utils.is_torch_fx_available = lambda: True  # type: ignore[attr-defined]
 
 
 def train_last_layers(model: Any, count: int | None) -> None:

@@ -1,5 +1,6 @@
 """Which parameters are trained, and which model it is."""
 
+import json
 import os
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from rlcore.model import SAMPLE_BYTES, end_token_ids, train_last_layers, weights_fingerprint
+from rlcore.model import SAMPLE_BYTES, end_token_ids, load_model, train_last_layers, weights_fingerprint
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
@@ -45,6 +46,23 @@ def test_a_turn_ends_with_all_that_tokenizer_and_generation_config_name(tmp_path
     (tmp_path / "generation_config.json").unlink()
     with pytest.raises(ValueError, match="names an end token"):
         end_token_ids("hub/model", SimpleNamespace(eos_token_id=None))
+
+
+def test_code_of_a_hub_written_for_transformers_4_is_loaded(tmp_path, monkeypatch, model):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    folder = tmp_path / "older"
+    model.save_pretrained(folder)
+    (folder / "modeling_older.py").write_text(
+        "from transformers import LlamaForCausalLM\n"
+        "from transformers.utils.import_utils import is_torch_fx_available\n"
+        "class Older(LlamaForCausalLM):\n    traced = is_torch_fx_available()\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModelForCausalLM": "modeling_older.Older"}}))
+    loaded = load_model(str(folder), "float32", trust_remote_code=True)
+    assert type(loaded).__name__ == "Older" and loaded.traced
+    assert torch.equal(loaded(IDS).logits, model(IDS).logits)
 
 
 def test_the_fingerprint_is_of_configuration_and_content(tmp_path):
