@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from envs.retrieval.bm25 import KeywordIndex
 from envs.retrieval.corpus import Document, corpus_sha256, read_corpus, write_corpus
 from envs.retrieval.encoder import MINILM, SentenceEncoder
-from envs.retrieval.index import KINDS, VectorIndex
+from envs.retrieval.index import FLAT_UP_TO, KINDS, VectorIndex, default_kind
 from envs.retrieval.ingest import ingest
 from rlcore.errors import ConfigError
 
@@ -34,14 +34,15 @@ def build_index(
     out: Path,
     console: Console,
     *,
-    kind: str = "flat",
+    kind: str | None = None,
     bm25: bool = False,
     size: int = 512,
     overlap: int = 50,
     encoder_name: str = MINILM,
     **encoder_options: Any,
 ) -> None:
-    """Bring corpus and index at `out` up to date with `source`. `encoder_options` are SentenceEncoder's."""
+    """Bring corpus and index at `out` up to date with `source`. `kind` None is the index's default for so many passages;
+    `encoder_options` are SentenceEncoder's."""
     ingested = ingest(source, size, overlap)
     documents = ingested.documents
     for where, reason in ingested.problems.items():
@@ -60,7 +61,7 @@ def build_index(
     vectors = np.stack([known[document.passage] for document in documents])
     out.mkdir(parents=True, exist_ok=True)
     write_corpus(out / "corpus.jsonl", documents)
-    digest = corpus_sha256(out / "corpus.jsonl")
+    digest, kind = corpus_sha256(out / "corpus.jsonl"), kind or default_kind(len(documents))
     VectorIndex.build(vectors, [document.id for document in documents], encoder, digest, kind).save(out / "index")
     if bm25:
         KeywordIndex.build(documents, digest).save(out / "index" / "bm25")
@@ -84,7 +85,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="a folder, or a .jsonl file")
     parser.add_argument("--out", type=Path, required=True, help="where corpus and index go, such as data/mine")
-    parser.add_argument("--kind", choices=KINDS, default="flat", help="flat is exact; ivf and hnsw are for millions of passages")
+    kinds = f"flat (exact; the default up to {FLAT_UP_TO:,} passages), hnsw (the default beyond) or ivf; a GPU takes flat and ivf"
+    parser.add_argument("--kind", choices=KINDS, help=kinds)
     parser.add_argument("--bm25", action="store_true", help="also a keyword index, for ranking=bm25 and ranking=hybrid")
     parser.add_argument("--chunk", type=int, default=512, help="characters of a passage at most")
     parser.add_argument("--overlap", type=int, default=50, help="characters a passage repeats of the one before at most")

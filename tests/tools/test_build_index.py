@@ -103,6 +103,13 @@ def test_only_what_is_new_is_encoded_and_what_has_gone_is_forgotten(build, mine,
     assert search(tmp_path, build.encoder, "markets") == "apples.txt"
 
 
+@pytest.mark.parametrize(("most", "kind"), [(4, "flat"), (3, "hnsw")])
+def test_many_passages_get_an_index_that_does_not_look_at_all_of_them(build, mine, tmp_path, monkeypatch, most, kind):
+    monkeypatch.setattr("envs.retrieval.index.FLAT_UP_TO", most)
+    assert f"corpus and {kind} index" in build() and check_index(tmp_path / "out/index").kind == kind
+    assert search(tmp_path, build.encoder, "markets")
+
+
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 def test_another_kind_of_index_is_built_from_the_same_vectors(build, mine, tmp_path, kind):
     build()
