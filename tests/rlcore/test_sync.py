@@ -167,7 +167,7 @@ def test_an_untied_model_with_a_sharded_adapter_is_pushed_and_served_from_its_ex
         await _step(pair)
         await export_model(folder, pair.learners, untied, 120.0)
         parities.append((await pair.sync.push(2, folder))["parity"])
-        await _worker(pair, "corrupt_pushed", "lm_head.weight", 0.01)
+        await _worker(pair, "corrupt_pushed", "model.embed_tokens.weight", 0.01)
         with pytest.raises(ParityError, match="sampling is stopped"):
             await pair.sync.push(3)
         return parities, apart
