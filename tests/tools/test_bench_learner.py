@@ -1,9 +1,10 @@
+import os
 import random
 
 import pytest
 
 from rlcore.types import Sequence
-from tools.bench_learner import load, packed_backward, padded_backward, ragged, rows_backward, rows_of
+from tools.bench_learner import load, packed_backward, padded_backward, process, ragged, rows_backward, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,12 @@ def test_packed_rows_and_the_padded_loop_compute_the_same_gradient(model, row_to
     ours = gradients(model, lambda: packed_backward(model, sequences, row_tokens))
     plain = gradients(model, lambda: padded_backward(model, sequences, micro_batch))
     assert largest_difference(ours, plain) < 1e-5
+
+
+def test_a_side_starts_with_its_own_environment():
+    with process({"RLCORE_BENCH_SIDE": "ours"}) as ours, process({}) as plain:
+        assert [p.submit(os.getenv, "RLCORE_BENCH_SIDE").result() for p in (ours, plain)] == ["ours", None]
+    assert "RLCORE_BENCH_SIDE" not in os.environ
 
 
 def test_a_shared_prompt_is_stored_once_and_computes_the_same_gradient(model):
