@@ -120,10 +120,7 @@ class WarpReport:
             if not 0 <= share <= 1:  # refuses NaN as well
                 raise ConfigError(f"{name} must be a share between 0 and 1, got {share!r}")
         self.uncited, self.holding, self.complete = uncited, holding, complete
-        try:
-            self.documents = {document.id: document.passage for document in read_corpus(corpus).values()}
-        except FileNotFoundError as error:
-            raise ConfigError(str(error)) from error
+        self.documents = {document.id: document.passage for document in read_corpus(corpus).values()}
 
     def __call__(self, trajectory: Trajectory) -> RewardResult:
         checklist, data = trajectory.query.data.get("checklist"), trajectory.outcome.data

@@ -73,10 +73,7 @@ class WarpReportJudged:
         self.rubric = REPORT.weighted(criteria) if any(criteria.values()) else REPORT
         self.judge, self.weights, self.mode = judge, weights, mode
         self.tolerance, self.trials, self.most_words, self.quotes, self.margin = tolerance, trials, most_words, quotes, margin
-        try:
-            self.texts = {d.id: d.passage for d in read_corpus(corpus).values()} if corpus else {}
-        except FileNotFoundError as error:
-            raise ConfigError(str(error)) from error
+        self.texts = {d.id: d.passage for d in read_corpus(corpus).values()} if corpus else {}
 
     async def __call__(self, trajectory: Trajectory) -> RewardResult:
         query, outcome = trajectory.query.data, trajectory.outcome.data
