@@ -38,7 +38,7 @@ from rlcore.cluster import cpu_environment
 from rlcore.types import Sequence
 
 ROW_TOKENS = (512, 1024, 2048)
-MICRO_BATCHES = (1, 2, 4, 8)
+MICRO_BATCHES = (1, 2, 4)  # more would hold gigabytes of logits, and were slower
 PROMPTS_AND_REPLIES = ((128, 64), (512, 64), (512, 256), (1024, 64))
 COMPLETIONS = 8
 TRAINED = 8192
