@@ -25,7 +25,7 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,9 @@ from rlcore.cluster import cpu_environment
 from rlcore.types import Sequence
 
 ROW_TOKENS = (512, 1024, 2048)
-MICRO_BATCHES = (1, 2, 4)  # more would hold gigabytes of logits, and were slower
+MICRO_BATCHES = (1, 2, 4, 8)
+LOGIT_BYTES = 2**29  # of a padded micro-batch at most: beside them there are copies, and three sides share the machine's memory
+LONGEST = 512
 PROMPTS_AND_REPLIES = ((128, 64), (512, 64), (512, 256), (1024, 64))
 COMPLETIONS = 8
 TRAINED = 8192
@@ -51,7 +53,7 @@ def random_ids(rng: random.Random, count: int) -> list[int]:
 
 def ragged(rng: random.Random, count: int) -> list[Sequence]:
     """Lengths from 64 to 512, log-uniform; the second half is trained."""
-    lengths = [round(math.exp(rng.uniform(math.log(64), math.log(512)))) for _ in range(count)]
+    lengths = [round(math.exp(rng.uniform(math.log(64), math.log(LONGEST)))) for _ in range(count)]
     return [Sequence.demonstrated(random_ids(rng, n // 2), random_ids(rng, n - n // 2)) for n in lengths]
 
 
@@ -155,10 +157,12 @@ def _side_step(backward: Callable[..., None], sequences: list[Sequence], size: i
 def speed(path: str, count: int, threads: int, repeats: int, dtype: str) -> list[dict[str, Any]]:
     """The ragged and the equal set: each side's micro-batch that is best on a quarter, then `repeats` steps of all in turn."""
     ours = cpu_environment(threads)
-    sides = {
+    vocabulary = json.loads((Path(path) / "config.json").read_text())["vocab_size"]
+    micro_batches = [n for n in MICRO_BATCHES if n * LONGEST * vocabulary * 4 <= LOGIT_BYTES]
+    sides: dict[str, tuple[Side, Iterable[int]]] = {
         "ours": (Side(path, threads, dtype, packed_backward, ours), ROW_TOKENS),
-        "plain": (Side(path, threads, dtype, padded_backward, {}), MICRO_BATCHES),
-        "plain, our allocator": (Side(path, threads, dtype, padded_backward, ours), MICRO_BATCHES),
+        "plain": (Side(path, threads, dtype, padded_backward, {}), micro_batches),
+        "plain, our allocator": (Side(path, threads, dtype, padded_backward, ours), micro_batches),
     }
     results = []
     for name, make in [("ragged", ragged), ("equal", equal)]:
@@ -166,7 +170,7 @@ def speed(path: str, count: int, threads: int, repeats: int, dtype: str) -> list
         tokens, quarter = sum(len(s) for s in sequences), sequences[: max(1, count // 4)]
         sizes: dict[str, int] = {}
         for label, (side, choices) in sides.items():
-            side.step(quarter[:4], choices[0])
+            side.step(quarter[:4], 1)
             sizes[label] = min(choices, key=lambda size: side.step(quarter, size))  # noqa: B023 - called at once
         steps = [{label: side.step(sequences, sizes[label]) for label, (side, _) in sides.items()} for _ in range(repeats)]
         best = {label: min(step[label] for step in steps) for label in sides}
