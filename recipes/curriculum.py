@@ -20,7 +20,7 @@ from recipes.atomic_rl import run_rl
 from recipes.cli import run_recipe
 from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_writer, queries
 from recipes.reports import ask_engines, describe, report_settings, write_report
-from recipes.sft import run_sft
+from recipes.sft import lessons, run_sft
 from recipes.trajectories import build_trajectories, check_trajectories
 from rlcore.checkpoint import first_state, write_atomic
 from rlcore.config import Config
@@ -49,7 +49,8 @@ async def run_curriculum(runtime: Runtime, run_dir: Path) -> None:
         baseline = random.Random(EVALUATION_SEED).sample(held, min(config.evaluate.baseline_queries, len(held)))
         results = [await evaluate_policy(runtime, baseline, metrics, STAGES[0], 0)]
         drawn = queries(config, "train")
-        tuned = await run_sft(runtime, first_state(config, config.model.path, drawn, sft=True), drawn, metrics, run_dir)
+        state = first_state(config, config.model.path, drawn, sft=True)
+        tuned = await run_sft(runtime, state, lessons(config, drawn), metrics, run_dir)
         await runtime.start_policy_learner(str(tuned))
         await runtime.connect(held)
         await runtime.push()

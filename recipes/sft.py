@@ -20,6 +20,8 @@ from rlcore.runtime import Runtime
 from rlcore.sft import Demonstration, choose, fine_tune
 from rlcore.types import Query
 
+Lessons = tuple[list[Demonstration], list[Demonstration]]  # to learn from, and for the validation loss
+
 
 def demonstrations(config: Config, drawn: list[Query]) -> list[Demonstration]:
     """Of the queries whose data holds `messages` and an `output`: the environment's reference answers."""
@@ -28,7 +30,7 @@ def demonstrations(config: Config, drawn: list[Query]) -> list[Demonstration]:
     return [Demonstration(q.data["messages"], q.data["output"], kind) for q, kind in zip(shown, kinds, strict=True)]
 
 
-def lessons(config: Config, drawn: list[Query]) -> tuple[list[Demonstration], list[Demonstration]]:
+def lessons(config: Config, drawn: list[Query]) -> Lessons:
     """What is learned from, of the train queries, and what the validation loss is of. Raises ConfigError when there is nothing to
     learn from."""
     shown = demonstrations(config, drawn)
@@ -42,10 +44,10 @@ def lessons(config: Config, drawn: list[Query]) -> tuple[list[Demonstration], li
     return shown, held
 
 
-async def run_sft(runtime: Runtime, state: RunState, drawn: list[Query], metrics: MetricsWriter, run_dir: Path) -> Path:
-    """Fine-tune the runtime's learner on the train queries `drawn` and export it. Returns the Hugging Face folder."""
+async def run_sft(runtime: Runtime, state: RunState, taught: Lessons, metrics: MetricsWriter, run_dir: Path) -> Path:
+    """Fine-tune the runtime's learner on what `lessons` gave and export it. Returns the Hugging Face folder."""
     config, timeout_s = runtime.config, runtime.config.cluster.start_timeout_s
-    shown, held = lessons(config, drawn)
+    shown, held = taught
     if config.sft.validate_every and not held:
         console.print(f"sft: the held-out queries of env={config.env.name} hold no 'output', so there is no validation loss")
     state.wandb_id = metrics.wandb_id
@@ -58,7 +60,7 @@ async def run_sft(runtime: Runtime, state: RunState, drawn: list[Query], metrics
     return export
 
 
-async def _run(runtime: Runtime, state: RunState, drawn: list[Query], run_dir: Path) -> None:
+async def _run(runtime: Runtime, state: RunState, taught: Lessons, run_dir: Path) -> None:
     config = runtime.config
     metrics = metrics_writer(config, run_dir, state.wandb_id)
     try:
@@ -66,7 +68,7 @@ async def _run(runtime: Runtime, state: RunState, drawn: list[Query], run_dir: P
         if config.resume is not None:
             await load_checkpoint(config.resume, runtime.learners, config.cluster.start_timeout_s)
             console.print(f"resumed: step {state.step}; with optimizer and RNG")
-        await run_sft(runtime, state, drawn, metrics, run_dir)
+        await run_sft(runtime, state, taught, metrics, run_dir)
     finally:
         metrics.close()
 
@@ -74,13 +76,13 @@ async def _run(runtime: Runtime, state: RunState, drawn: list[Query], run_dir: P
 def main(config: Config) -> None:
     """Fine-tune `model`, or go on from a checkpoint with `resume`, and export."""
     drawn = queries(config, "train")
-    lessons(config, drawn)  # what cannot be read or teaches nothing is said before anything starts
+    taught = lessons(config, drawn)  # what cannot be read or teaches nothing is said before anything starts
     resumed = config.resume is not None
     state = read_state(config.resume, config, drawn, True) if resumed else first_state(config, config.model.path, drawn, sft=True)
     run_dir = begin(config, uses=("resume",))
     if run_dir is not None:
         with Runtime(config) as runtime:
-            asyncio.run(_run(runtime, state, drawn, run_dir))
+            asyncio.run(_run(runtime, state, taught, run_dir))
 
 
 if __name__ == "__main__":
