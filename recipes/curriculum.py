@@ -22,10 +22,11 @@ from recipes.common import begin, evaluate_policy, evaluation_queries, metrics_w
 from recipes.reports import ask_engines, describe, report_settings, write_report
 from recipes.sft import lessons, run_sft
 from recipes.trajectories import build_trajectories, check_trajectories
-from rlcore.checkpoint import first_state, write_atomic
+from rlcore.checkpoint import first_state
 from rlcore.config import Config
 from rlcore.errors import DataFailure, InfrastructureFailure
 from rlcore.evaluation import EVALUATION_SEED, Evaluation, paired_gain
+from rlcore.files import write_atomic
 from rlcore.metrics import console
 from rlcore.queries import split_queries
 from rlcore.runtime import Runtime

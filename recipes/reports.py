@@ -19,12 +19,12 @@ from typing import Any
 from envs.retrieval.corpus import Document
 from envs.warp.render import unresolved_markers
 from envs.warp.render_html import report_html
-from rlcore.checkpoint import write_atomic
 from rlcore.config import Config
 from rlcore.endpoint import EndpointReply
 from rlcore.environment import Environment, Message
 from rlcore.errors import ConfigError, DataFailure, NoRoom
 from rlcore.evaluation import EVALUATION_SEED
+from rlcore.files import write_atomic
 from rlcore.policy import RecordingPolicy
 from rlcore.runtime import Runtime
 from rlcore.sampling import Sampling

@@ -38,10 +38,10 @@ from envs.warp.tables import write_table
 from envs.warp.teacher import ModelTeacher, ScriptedTeacher
 from recipes.cli import run_recipe
 from recipes.common import begin
-from rlcore.checkpoint import write_atomic
 from rlcore.config import Config
 from rlcore.environment import Policy
 from rlcore.errors import ConfigError, RunFailed
+from rlcore.files import write_atomic
 from rlcore.judge_config import read_key
 from rlcore.metrics import console
 from rlcore.policy import RecordingPolicy

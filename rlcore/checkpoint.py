@@ -22,6 +22,7 @@ import yaml
 
 from rlcore.config import Config
 from rlcore.errors import ConfigError, RunFailed, deadline
+from rlcore.files import write_atomic
 from rlcore.judge_config import JudgeConfig, chosen_judges
 from rlcore.model import weights_fingerprint
 from rlcore.types import Query
@@ -56,16 +57,6 @@ def make_run_dir(config: Config) -> Path:
             folder = base.with_name(f"{base.name}-{attempt}")
     write_atomic(folder / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False, allow_unicode=True))
     return folder
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it into it."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 @dataclass

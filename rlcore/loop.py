@@ -20,9 +20,10 @@ import torch
 from rlcore.algo_config import AlgoConfig
 from rlcore.batch import Row, Sample, build_rows, spread_rows, token_weights
 from rlcore.buffer import Buffer, sweep
-from rlcore.checkpoint import Checkpoints, RunState, write_atomic
+from rlcore.checkpoint import Checkpoints, RunState
 from rlcore.correction import mismatch_figures
 from rlcore.errors import ConfigError, RunFailed, deadline
+from rlcore.files import write_atomic
 from rlcore.loss import PolicyLoss, policy_loss
 from rlcore.metrics import MetricsWriter, console, mean
 from rlcore.queries import QueryCursor

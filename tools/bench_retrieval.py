@@ -38,9 +38,9 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.retrieval.batching import BatchedSearch
-from envs.retrieval.corpus import write_text
 from envs.retrieval.encoder import MINILM, SentenceEncoder
 from envs.retrieval.index import KINDS, VectorIndex
+from rlcore.files import write_atomic
 
 BLOCK = 50_000  # vectors that are made at a time
 DOCUMENTS_PER_FIELD = 1000
@@ -255,7 +255,7 @@ def main(argv: list[str] | None = None) -> None:
         settings = Settings(args.n, args.dimension, args.threads, args.seed, Path(folder), breadths, args.seconds)
         result = bench(settings, args.kinds, not args.no_encoder, console)
     if args.out:
-        write_text(args.out, json.dumps(result, indent=1))
+        write_atomic(args.out, json.dumps(result, indent=1))
     print_table(result, Console(width=max(console.width, 160)))
 
 

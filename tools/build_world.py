@@ -24,13 +24,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from envs.retrieval.corpus import Document, corpus_sha256, write_corpus, write_jsonl, write_text
+from envs.retrieval.corpus import Document, corpus_sha256, write_corpus, write_jsonl
 from envs.retrieval.elements import elements
 from envs.retrieval.encoder import MINILM, SentenceEncoder
 from envs.retrieval.facts import geography
 from envs.retrieval.index import VectorIndex, check_index
 from envs.retrieval.questions import build_queries
 from rlcore.errors import ConfigError
+from rlcore.files import write_atomic
 
 BUILDER_VERSION = 2  # raise it whenever the same size and seed give other documents or queries
 QUERIES = {"full": (400, 80), "small": (24, 12)}  # train, held out
@@ -84,7 +85,7 @@ def build_world(out: Path, size: str, seed: int, encoder_name: str, threads: int
     with _timed(seconds, "checking the oracle"):
         recall = oracle_recall(queries, index, encoder)
     counts = {"documents": len(documents)} | {s: sum(query["split"] == s for query in queries) for s in ("train", "heldout")}
-    write_text(out / "world.json", json.dumps({**settings, **counts, f"oracle_recall@{RECALL_AT}": round(recall, 4)}, indent=1))
+    write_atomic(out / "world.json", json.dumps({**settings, **counts, f"oracle_recall@{RECALL_AT}": round(recall, 4)}, indent=1))
     verdict = "" if recall >= RECALL_WANTED else f" [yellow](below {RECALL_WANTED}: this encoder suits the corpus badly)[/yellow]"
     console.print(f"recall@{RECALL_AT} of the oracle's keywords: {recall:.3f}{verdict}")
     console.print(", ".join(f"{phase} {s:.1f} s" for phase, s in seconds.items()) + f"; in all {sum(seconds.values()):.1f} s")

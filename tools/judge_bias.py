@@ -35,8 +35,8 @@ from rewards.judged import Unusable, ask_scores, rubric_messages
 from rewards.probe import ProbeItem, probe_items
 from rewards.rubric import SECTION
 from rewards.screen import Screen
-from rlcore.checkpoint import write_atomic
 from rlcore.errors import ConfigError
+from rlcore.files import write_atomic
 from rlcore.judge import Judge, JudgeFailed
 from rlcore.judge_config import JudgeConfig, JudgeEndpointConfig, read_key
 from rlcore.judge_pool import JudgePool

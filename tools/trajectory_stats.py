@@ -18,8 +18,8 @@ from typing import Any
 from envs.warp.limits import ACTIONS
 from envs.warp.pruning import DRAFTS
 from envs.warp.tables import read_table
-from rlcore.checkpoint import write_atomic
 from rlcore.errors import ConfigError
+from rlcore.files import write_atomic
 from rlcore.metrics import mean, standard_error
 
 LEVELS = ("level 1", "level 2", "level 3")

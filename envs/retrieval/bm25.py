@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.retrieval.corpus import Document, write_text
+from envs.retrieval.corpus import Document
 from envs.retrieval.index import Hits
 from rlcore.errors import ConfigError
+from rlcore.files import write_atomic
 
 # Kana and Chinese characters are written without spaces: a run of them is searched by its pairs of neighbours.
 UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -75,8 +76,8 @@ class KeywordIndex:
             (path / name).unlink(missing_ok=True)
         if self._bm25 is not None:
             self._bm25.save(path)
-        write_text(path / "ids.json", json.dumps(self.ids))
-        write_text(path / "meta.json", json.dumps({"count": len(self.ids), "corpus_sha256": self.corpus_sha256}, indent=1))
+        write_atomic(path / "ids.json", json.dumps(self.ids))
+        write_atomic(path / "meta.json", json.dumps({"count": len(self.ids), "corpus_sha256": self.corpus_sha256}, indent=1))
 
     @classmethod
     def load(cls, path: str | Path, corpus_sha256: str) -> KeywordIndex:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlcore.errors import ConfigError
+from rlcore.files import write_atomic
 
 FIELDS = ("id", "title", "contents", "url")
 
@@ -90,11 +90,4 @@ def write_corpus(path: str | Path, documents: Iterable[Document]) -> None:
 
 def write_jsonl(path: str | Path, rows: Iterable[dict]) -> None:
     """Write one JSON object a line, atomically."""
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it: a reader never sees half of it."""
-    temporary = Path(f"{path}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from envs.retrieval.corpus import write_text
 from envs.retrieval.encoder import Encoder
 from rlcore.errors import ConfigError
+from rlcore.files import write_atomic
 
 METRIC = "inner_product"
 KINDS = ("flat", "ivf", "hnsw")
@@ -134,8 +134,8 @@ class VectorIndex:
         (path / "meta.json").unlink(missing_ok=True)
         faiss.write_index(self._faiss, str(path / "index.faiss.tmp"))
         os.replace(path / "index.faiss.tmp", path / "index.faiss")
-        write_text(path / "ids.json", json.dumps(self.ids))
-        write_text(path / "meta.json", json.dumps(asdict(self.meta), indent=1))
+        write_atomic(path / "ids.json", json.dumps(self.ids))
+        write_atomic(path / "meta.json", json.dumps(asdict(self.meta), indent=1))
 
     @classmethod
     def load(

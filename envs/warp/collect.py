@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from envs.warp.journal import Journal
 from envs.warp.play import Played
-from rlcore.checkpoint import write_atomic
 from rlcore.errors import ConfigError, InfrastructureFailure
+from rlcore.files import write_atomic
 from rlcore.types import Query
 
 PlayOne = Callable[[Query, Journal], Awaitable[Played]]

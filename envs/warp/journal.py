@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rlcore.checkpoint import write_atomic
+from rlcore.files import write_atomic
 
 
 class Journal:

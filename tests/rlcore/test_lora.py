@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from rlcore.batch import Sample, build_rows, token_weights
-from rlcore.checkpoint import first_state, read_state, write_atomic
+from rlcore.checkpoint import first_state, read_state
 from rlcore.cluster import memory_estimate
 from rlcore.config import LoraConfig, check_files
 from rlcore.errors import ConfigError
+from rlcore.files import write_atomic
 from rlcore.lora import adapter_off, adapter_parameters, add_adapter, base_parameters, merged
 from rlcore.loss import sft_loss, token_logprobs
 from rlcore.types import Sequence
