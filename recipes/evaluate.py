@@ -19,10 +19,10 @@ from envs.warp.report import Report
 from recipes.cli import run_recipe
 from recipes.common import begin, evaluate_rollouts, evaluation_queries, metrics_writer
 from recipes.expansions import ForcedReport, curve, plot, score_drafts
-from rlcore.checkpoint import write_atomic
 from rlcore.config import Config
 from rlcore.errors import ConfigError
 from rlcore.evaluation import EVALUATION_SEED, roll_out
+from rlcore.files import write_atomic
 from rlcore.metrics import console
 from rlcore.runtime import Runtime
 from rlcore.targets import resolve
@@ -70,9 +70,9 @@ def main(config: Config) -> None:
         raise ConfigError(f"evaluate.expansions needs whole reports (env=warp_report), not env={config.env.name}")
     if config.evaluate.expansions and (config.env.args.get("limits") or {}).get("control") == "plan_then_write":
         raise ConfigError("evaluate.expansions needs an environment that expands: limits.control=plan_then_write never does")
+    held = evaluation_queries(config)  # what cannot be read is said before anything starts
     run_dir = begin(config)
     if run_dir is not None:
-        held = evaluation_queries(config)  # what cannot be read is said before anything starts
         with Runtime(config) as runtime:
             asyncio.run(run_evaluation(runtime, held, run_dir))
 

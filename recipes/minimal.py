@@ -151,6 +151,7 @@ def main(config: Config) -> None:
     check_default(algo)
     if config.env.reward.judges:
         raise ConfigError(f"recipes.minimal starts no judges; env.reward.judges names {sorted(config.env.reward.judges)}")
+    drawn = queries(config, "train") if config.replay is None else []
     run_dir = begin(config, uses=("replay",))
     if run_dir is None:
         return
@@ -168,7 +169,6 @@ def main(config: Config) -> None:
             steps: Any = iter(replay_groups(config.replay))
         else:
             rollouts = _rollouts(config, engine, ChatRenderer(tokenizer, config.model.chat_template_kwargs))
-            drawn = queries(config, "train")
             cursor = QueryCursor(drawn, config.seed, kinds=kinds_of(drawn, config.env.group_by))
             steps = (runner.run(sample_groups(rollouts, cursor, algo)) for _ in itertools.count())
         for step, groups in enumerate(itertools.islice(steps, algo.steps), 1):

@@ -54,10 +54,10 @@ def question_query(question: str) -> Query:
 
 async def with_url(config: Config, arguments: argparse.Namespace) -> Outcome:
     """Write with an endpoint; the environment's services live in this process, nothing else is started."""
-    services = {name: build(Target(service.target, service.args)) for name, service in config.env.services.items()}
     e, timeout_s = config.evaluate, config.cluster.call_timeout_s
     sampling = {"temperature": e.report_temperature, "top_p": 1.0, "timeout_s": timeout_s}
     async with Endpoint(arguments.url, arguments.served_model, os.environ.get(KEY), **sampling) as endpoint:
+        services = {name: build(Target(service.target, service.args)) for name, service in config.env.services.items()}
 
         async def ask(messages: list[Message], max_tokens: int | None, seed: int) -> EndpointReply:
             return await endpoint.generate(messages, max_tokens=max_tokens or e.max_tokens, seed=seed)
