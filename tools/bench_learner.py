@@ -8,7 +8,8 @@ speed   One optimizer step (forward, backward, AdamW) over the same sequences, h
         trained positions meet the head, in a process with the allocator settings of a CPU learner. The plain loop:
         `transformers` with padded micro-batches in the order they come and full logits, in a process as a user starts it; and
         once more with our allocator settings, which shows what of the ratio is theirs. Each side gets the best of its
-        micro-batch sizes, and they are timed in turn: one computes while the others wait.
+        micro-batch sizes, and they are timed in turn: one computes while the others wait. A ratio is the median over rounds,
+        beside the lowest and the highest: what else the machine does then falls on all sides of a round alike.
 shared  A group of completions of one prompt, forward and backward, by the same code: stored once, against a copy for each.
 memory  What 8,192 trained tokens take at the head, forward and backward, above what was there before; each in a process of its
         own.
@@ -24,6 +25,7 @@ import math
 import multiprocessing
 import os
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -35,6 +37,7 @@ from rich.table import Table
 
 from rlcore.batch import Row, Sample, build_rows, token_weights
 from rlcore.cluster import cpu_environment
+from rlcore.files import write_atomic
 from rlcore.types import Sequence
 
 ROW_TOKENS = (512, 1024, 2048)
@@ -43,6 +46,7 @@ LOGIT_BYTES = 2**29  # of a padded micro-batch at most: beside them there are co
 LONGEST = 512
 PROMPTS_AND_REPLIES = ((128, 64), (512, 64), (512, 256), (1024, 64))
 COMPLETIONS = 8
+TRIALS = 2  # of each micro-batch size, in turn
 TRAINED = 8192
 IDS = (100, 400)  # random token ids from here to there: every vocabulary has them
 
@@ -155,7 +159,7 @@ def _side_step(backward: Callable[..., None], sequences: list[Sequence], size: i
 
 
 def speed(path: str, count: int, threads: int, repeats: int, dtype: str) -> list[dict[str, Any]]:
-    """The ragged and the equal set: each side's micro-batch that is best on a quarter, then `repeats` steps of all in turn."""
+    """The ragged and the equal set: each side's micro-batch that is best on a quarter, then `repeats` rounds of all in turn."""
     ours = cpu_environment(threads)
     vocabulary = json.loads((Path(path) / "config.json").read_text())["vocab_size"]
     micro_batches = [n for n in MICRO_BATCHES if n * LONGEST * vocabulary * 4 <= LOGIT_BYTES]
@@ -171,19 +175,23 @@ def speed(path: str, count: int, threads: int, repeats: int, dtype: str) -> list
         sizes: dict[str, int] = {}
         for label, (side, choices) in sides.items():
             side.step(quarter[:4], 1)
-            sizes[label] = min(choices, key=lambda size: side.step(quarter, size))  # noqa: B023 - called at once
-        steps = [{label: side.step(sequences, sizes[label]) for label, (side, _) in sides.items()} for _ in range(repeats)]
-        best = {label: min(step[label] for step in steps) for label in sides}
+            trials = [(side.step(quarter, size), size) for _ in range(TRIALS) for size in choices]
+            sizes[label] = min(trials)[1]
+        rounds = [{label: side.step(sequences, sizes[label]) for label, (side, _) in sides.items()} for _ in range(repeats)]
         results.append(
             {
                 "set": f"{name}, {count} sequences, {tokens} tokens",
                 "micro-batches": f"{sizes['ours']} tokens; {sizes['plain']}, {sizes['plain, our allocator']} sequences",
-                **{f"{label} tokens/s": tokens / seconds for label, seconds in best.items()},
-                "ratio": best["plain"] / best["ours"],
-                "ratio, same allocator": best["plain, our allocator"] / best["ours"],
+                **{f"{label} tokens/s": tokens / min(seconds[label] for seconds in rounds) for label in sides},
+                "ratio": spread([seconds["plain"] / seconds["ours"] for seconds in rounds]),
+                "ratio, same allocator": spread([seconds["plain, our allocator"] / seconds["ours"] for seconds in rounds]),
             }
         )
     return results
+
+
+def spread(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def shared(path: str, threads: int, repeats: int) -> list[dict[str, Any]]:
@@ -252,7 +260,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("what", choices=("speed", "shared", "memory"))
     parser.add_argument("--model", default="data/models/smollm2")
     parser.add_argument("--sequences", type=int, default=64, help="speed: how many in a step")
-    parser.add_argument("--repeats", type=int, default=2, help="steps of which the fastest counts")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="speed: rounds of all sides; shared: steps of which the fastest counts"
+    )
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="speed: of the model and its gradients"
     )
@@ -270,7 +280,7 @@ def main(argv: list[str] | None = None) -> None:
     console.print(table)
     console.print(f"load average {os.getloadavg()[0]:.1f}")
     if args.out:
-        args.out.write_text(json.dumps(results, indent=1))
+        write_atomic(args.out, json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":
