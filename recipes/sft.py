@@ -24,10 +24,9 @@ Lessons = tuple[list[Demonstration], list[Demonstration]]  # to learn from, and 
 
 
 def demonstrations(config: Config, drawn: list[Query]) -> list[Demonstration]:
-    """Of the queries whose data holds `messages` and an `output`: the environment's reference answers."""
-    shown = [q for q in drawn if "output" in q.data]
-    kinds = kinds_of(shown, config.env.group_by)
-    return [Demonstration(q.data["messages"], q.data["output"], kind) for q, kind in zip(shown, kinds, strict=True)]
+    """Of the queries that show what to say: with an `output`, or a chat that ends with the assistant (see Demonstration.of)."""
+    shown = map(Demonstration.of, drawn, kinds_of(drawn, config.env.group_by))
+    return [demonstration for demonstration in shown if demonstration is not None]
 
 
 def lessons(config: Config, drawn: list[Query]) -> Lessons:
@@ -35,7 +34,10 @@ def lessons(config: Config, drawn: list[Query]) -> Lessons:
     learn from."""
     shown = demonstrations(config, drawn)
     if not shown:
-        raise ConfigError(f"env={config.env.name}: its train queries hold no 'messages' and 'output' to learn from")
+        raise ConfigError(
+            f"env={config.env.name}: its train queries hold nothing to learn from: no 'messages' with an 'output', and none that "
+            "end with the assistant"
+        )
     held = (
         choose(demonstrations(config, queries(config, "heldout")), config.sft.validation_samples)
         if config.sft.validate_every
@@ -49,7 +51,7 @@ async def run_sft(runtime: Runtime, state: RunState, taught: Lessons, metrics: M
     config, timeout_s = runtime.config, runtime.config.cluster.start_timeout_s
     shown, held = taught
     if config.sft.validate_every and not held:
-        console.print(f"sft: the held-out queries of env={config.env.name} hold no 'output', so there is no validation loss")
+        console.print(f"sft: the held-out queries of env={config.env.name} show no answers, so there is no validation loss")
     state.wandb_id = metrics.wandb_id
     folder = run_dir / "sft-checkpoints"
     async with Checkpoints(folder, runtime.learners, config.sft.keep_checkpoints, 0, timeout_s) as checkpoints:

@@ -44,12 +44,13 @@ class ChatRenderer:
             messages, tokenize=False, add_generation_prompt=generation_prompt, **self.template_kwargs
         )
 
-    def _ids(self, text: str) -> list[int]:
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text as it stands, without special tokens around it."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def prompt(self, messages: list[Message]) -> list[int]:
         """Ids of the messages followed by the header of the model's turn."""
-        return self._ids(self._text(messages, True))
+        return self.ids(self._text(messages, True))
 
     def bridge(self, messages: list[Message], new: list[Message]) -> str:
         """The text between the end of the model's last turn and its next one, when `new` is added after it.
@@ -65,7 +66,7 @@ class ChatRenderer:
 
     def bridge_ids(self, messages: list[Message], new: list[Message], last_sampled: int) -> list[int]:
         """Token ids of the bridge, without the end-of-turn token when the model has already sampled it."""
-        ids = self._ids(self.bridge(messages, new))
+        ids = self.ids(self.bridge(messages, new))
         return ids[1:] if ids and ids[0] == last_sampled else ids
 
     def decode(self, token_ids: list[int]) -> str:

@@ -1,11 +1,12 @@
 """Supervised fine-tuning: conversations -> the same rows and the same learner, with the loss on response tokens only.
 
-The response ids are tokenised once, after the rendered prompt, and end with the end-of-turn token the model has to learn.
+The ids of a turn are tokenised by themselves, as the model would sample them, and end with the end-of-turn token it has to learn.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +19,71 @@ from rlcore.metrics import MetricsWriter, console
 from rlcore.policy import ChatRenderer
 from rlcore.queries import epoch_order
 from rlcore.runtime import Runtime
-from rlcore.types import Sequence
+from rlcore.types import Query, Sequence
+
+ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A prompt and the response to learn; `kind` is spread evenly over the batches."""
+    """A prompt and the turns that follow it. The assistant's are learned, the others are context between them; the first and the
+    last are the assistant's. `kind` is spread evenly over the batches."""
 
     messages: list[Message]
-    response: str
-    kind: str | None = None
+    turns: list[Message]
+    kind: Hashable = None
+
+    @classmethod
+    def of(cls, query: Query, kind: Hashable = None) -> Demonstration | None:
+        """Of a query's data: `messages` and an `output` to them, which alone is learned, or `messages` that are a whole chat and
+        end with the assistant, all of whose turns are. None when there is nothing to learn.
+
+        Raises ConfigError naming the query when these are not a chat.
+        """
+        messages, output = query.data.get("messages"), query.data.get("output")
+        if output is not None:
+            if not isinstance(output, str):
+                raise ConfigError(f"query {query.id!r}: 'output' must be text, got {type(output).__name__}")
+            return cls(_chat(query.id, messages), [{"role": ASSISTANT, "content": output}], kind)
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        if not isinstance(last, dict) or last.get("role") != ASSISTANT:
+            return None
+        chat = _chat(query.id, messages)
+        first = next(i for i, message in enumerate(chat) if message["role"] == ASSISTANT)
+        return cls(chat[:first], chat[first:], kind)
+
+
+def _chat(query_id: str, messages: Any) -> list[Message]:
+    """The messages, which are a chat. Raises ConfigError when they are none."""
+    if not isinstance(messages, list) or not messages:
+        raise ConfigError(f"query {query_id!r}: 'messages' must be a list of messages, got {messages!r:.80}")
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            raise ConfigError(f"query {query_id!r}: messages[{number}] must have a 'role' and a 'content', both text")
+    if messages[0]["role"] == ASSISTANT:
+        raise ConfigError(f"query {query_id!r}: messages[0] is the assistant's, who has nothing to answer")
+    return messages
 
 
 def encode(demonstration: Demonstration, renderer: ChatRenderer, end_of_turn: int) -> Sequence:
-    """Prompt as context, response and end of turn as trained tokens (policy version 0, log-probabilities unknown: 0)."""
-    ids = [*renderer.tokenizer(demonstration.response, add_special_tokens=False)["input_ids"], end_of_turn]
-    return Sequence.demonstrated(renderer.prompt(demonstration.messages), ids)
+    """What a policy would have recorded that said this in a conversation: its turns, each with its end, are trained tokens; the
+    prompt, and what the template puts between turns, are context."""
+    sequence = Sequence()
+    sequence.append_context(renderer.prompt(demonstration.messages))
+    before, last, new = list(demonstration.messages), None, []
+    for turn in demonstration.turns:
+        if turn["role"] != ASSISTANT:
+            new.append(turn)
+            continue
+        if last is not None:
+            sequence.append_context(renderer.bridge_ids(before, new, end_of_turn))
+            before += [last, *new]
+        sequence.append_demonstrated([*renderer.ids(turn["content"]), end_of_turn])
+        last, new = turn, []
+    return sequence
 
 
-def epochs(kinds: list[str | None], batch_size: int, seed: int) -> Any:
+def epochs(kinds: list[Hashable], batch_size: int, seed: int) -> Any:
     """Endless batches of indices into `kinds`; each epoch is an `epoch_order` of its own, batches run across epochs."""
     queue: list[int] = []
     epoch = 0
@@ -54,7 +101,7 @@ def choose(demonstrations: list[Demonstration], count: int) -> list[Demonstratio
     return [demonstrations[i] for i in sorted(order[:count])]
 
 
-def fitting(demonstrations: list[Demonstration], runtime: Runtime, what: str) -> list[tuple[Sequence, str | None]]:
+def fitting(demonstrations: list[Demonstration], runtime: Runtime, what: str) -> list[tuple[Sequence, Hashable]]:
     """Sequences and kinds of the demonstrations that `model.max_model_len` allows; how many are too long is printed."""
     limit, end_of_turn = runtime.config.model.max_model_len, runtime.tokenizer.eos_token_id
     sequences = [(encode(d, runtime.renderer, end_of_turn), d.kind) for d in demonstrations]

@@ -43,10 +43,10 @@ class Sequence:
 
     @classmethod
     def demonstrated(cls, prompt_ids: list[int], reply_ids: list[int]) -> Sequence:
-        """A prompt and a reply to learn that no policy sampled: version 0, log-probabilities unknown, 0."""
+        """A prompt and a reply to learn."""
         sequence = cls()
         sequence.append_context(prompt_ids)
-        sequence.append_sampled(reply_ids, [0.0] * len(reply_ids), [0] * len(reply_ids), "stop")
+        sequence.append_demonstrated(reply_ids)
         return sequence
 
     def append_context(self, token_ids: list[int]) -> None:
@@ -68,6 +68,10 @@ class Sequence:
         self.finish_reason = finish_reason
         if span is not None:
             self.spans.setdefault(span, []).append((start, len(self.token_ids)))
+
+    def append_demonstrated(self, token_ids: list[int]) -> None:
+        """Append tokens to learn that no policy sampled: mask 1, version 0, log-probabilities unknown, 0."""
+        self.append_sampled(token_ids, [0.0] * len(token_ids), [0] * len(token_ids), "stop")
 
     def _extend(self, ids: list[int], mask: list[int], logprobs: list[float], versions: list[int]) -> None:
         if not len(ids) == len(mask) == len(logprobs) == len(versions):

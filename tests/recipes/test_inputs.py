@@ -63,5 +63,5 @@ def test_what_is_learned_from_and_what_is_held_out():
     assert (len(shown), len(held)) == (2 * len(probe_items()), 2) and {d.kind for d in shown} == {"write", "initialize"}
     assert lessons(replace(config, sft=replace(config.sft, validate_every=0)), drawn)[1] == []
     vowels = composed("env=vowels")
-    with pytest.raises(ConfigError, match="env=vowels: its train queries hold no 'messages' and 'output' to learn from"):
+    with pytest.raises(ConfigError, match="env=vowels: its train queries hold nothing to learn from"):
         lessons(vowels, queries(vowels, "train"))
