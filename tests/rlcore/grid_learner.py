@@ -6,9 +6,9 @@ from rlcore.learner import Learner
 
 
 class GridLearner(Learner):
-    def restart(self, stage: int, host: str, port: int, dtype: str = "float32") -> None:
-        """A fresh model, optimizer and DeepSpeed engine of another ZeRO stage, in the process group that is there."""
-        self.options = replace(self.options, deepspeed={"zero_optimization": {"stage": stage}}, dtype=dtype)
+    def restart(self, zero: dict, host: str, port: int, dtype: str) -> None:
+        """A fresh model, optimizer and DeepSpeed engine with other ZeRO settings, in the process group that is there."""
+        self.options = replace(self.options, deepspeed={"zero_optimization": zero}, dtype=dtype)
         self.start(host, port)
 
     def gradients(self, rows, loss):

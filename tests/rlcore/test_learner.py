@@ -71,10 +71,11 @@ def one_step(model, lr: float, loss: PolicyLoss) -> float:
     return norm.item()
 
 
-async def restarted(actors, stage: int, dtype: str = "float32"):
-    """The GridLearners with a fresh engine of a ZeRO stage."""
+async def restarted(actors, stage: int, dtype: str = "float32", offloaded: tuple[str, ...] = ()):
+    """The GridLearners with a fresh engine of a ZeRO stage; `offloaded` lies in the host's memory."""
+    zero = {"stage": stage} | {f"offload_{part}": {"device": "cpu"} for part in offloaded}
     host, port = await actors[0].address.remote()
-    await asyncio.gather(*(a.restart.remote(stage, host, port, dtype) for a in actors))
+    await asyncio.gather(*(a.restart.remote(zero, host, port, dtype) for a in actors))
     return actors
 
 
@@ -182,6 +183,23 @@ def test_a_run_resumes_bit_for_bit_and_by_another_number_of_ranks(grid, loop, tm
             assert there == pytest.approx(scores, abs=1e-6)
             for got, wanted in zip(again, figures, strict=True):
                 assert got == pytest.approx(wanted, rel=1e-5, abs=1e-6), (ranks, stage)
+
+    loop.run(main())
+
+
+@pytest.mark.parametrize(("stage", "offloaded"), [(2, ("optimizer",)), (3, ("optimizer",)), (3, ("optimizer", "param"))])
+def test_what_lies_in_host_memory_takes_the_same_steps_and_resumes_bit_for_bit(reference, grid, loop, tmp_path, stage, offloaded):
+    async def main():
+        actors = await restarted(grid[2], stage, offloaded=offloaded)
+        first = await steps(actors, 1, 24)
+        checkpoint = await saved(actors, tmp_path)
+        scores = (await asyncio.gather(*(a.score.remote(PROBE) for a in actors)))[0][0]
+        rest = await steps(actors, 2, 24)
+        for got, figures in zip(first + rest, reference.figures, strict=True):
+            assert got == pytest.approx(figures, rel=1e-4, abs=1e-6)
+        await restarted(actors, stage, offloaded=offloaded)
+        assert await loaded(actors, checkpoint) == scores
+        assert await steps(actors, 2, 24) == rest
 
     loop.run(main())
 
