@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import json
+import math
 import selectors
 import ssl
 from collections import Counter
@@ -28,7 +29,8 @@ class _Jump(selectors.DefaultSelector):
         if timeout is None and not events:
             raise RuntimeError("nothing will ever happen again")
         if not events:
-            self.now += timeout or 0.0
+            # In whole 2**-32 s, a float's exact sums: whole seconds after a random pause are whole seconds still.
+            self.now = math.ceil((self.now + (timeout or 0.0)) * 2**32) / 2**32
         return events
 
 
