@@ -333,12 +333,11 @@ def test_a_sharded_adapter_learns_is_exported_merged_resumes_and_keeps_its_refer
 
     async def main():
         actors = start_learner_actors(learner_options(tiny, ranks=2, lora=lora, reference=tiny), 0.5, GridLearner)
-        place = await actors[0].address.remote()
 
         async def on_all(method: str, *arguments):
             return (await asyncio.gather(*(getattr(a, method).remote(*arguments) for a in actors)))[0]
 
-        await on_all("restart", 3, *place)
+        await restarted(actors, 3)
         start = await on_all("score", PROBE)
         first = await on_every_rank(actors, loss=with_kl, first=True)
         checkpoint = await saved(actors, tmp_path)
@@ -346,7 +345,7 @@ def test_a_sharded_adapter_learns_is_exported_merged_resumes_and_keeps_its_refer
         scores = await on_all("score", PROBE)
         second = await on_every_rank(actors, loss=with_kl)
         assert await on_all("score_reference", [whole_row(PROBE[0])]) == start
-        await on_all("restart", 3, *place)
+        await restarted(actors, 3)
         assert await loaded(actors, checkpoint) == scores[0]
         again = await on_every_rank(actors, loss=with_kl)
         await close(actors)
